@@ -7,12 +7,15 @@ library is used here, besides what Cookiecutter itself brings.
 
 import json
 import keyword
+import os
 import re
+import shlex
 import sys
 import unicodedata
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from cookiecutter.exceptions import FailedHookException
 
@@ -50,8 +53,12 @@ notebooks outputs pip report runs scripts setup site test uv vendor venv wheel
 """
 
 
-class BadAnswer(FailedHookException):
-    """An answer that cannot be used; Cookiecutter prints the one line and exits with 1."""
+class BadAnswer(Exception):
+    """An answer that cannot be used, and what would work instead."""
+
+    def __init__(self, line: str, variable: str, instead: str) -> None:
+        super().__init__(line)
+        self.variable, self.instead = variable, instead
 
 
 def quoted(text: str) -> str:
@@ -62,8 +69,9 @@ def quoted(text: str) -> str:
 def for_hook(answers: Mapping[str, object]) -> str:
     """What the hook has to know: JSON, written so that any string literal holds it."""
     chosen = {name: value for name, value in answers.items() if not name.startswith("_")}
-    typed = answers.get("_template", "")  # cruft does not say
-    known = {"template": str(TEMPLATE), "typed": typed, "answers": chosen}
+    typed = answers.get("_template", "")
+    by_cruft = "_output_dir" not in answers  # Cookiecutter's own command says where it bakes
+    known = {"template": str(TEMPLATE), "typed": typed, "answers": chosen, "by_cruft": by_cruft}
     return urllib.parse.quote(json.dumps(known))
 
 
@@ -71,15 +79,31 @@ def check_answers(answers: Mapping[str, str]) -> str:
     """Check every answer that somebody types.
 
     Raises:
-        BadAnswer: one line with the variable, its value, what is allowed and what would work.
+        FailedHookException: one line with the variable, its value, what is allowed and what would
+            work; Cookiecutter prints it and exits with 1.
     """
-    for variable in MAX_TEXT:
-        check_text(variable, answers[variable])
-    if not EMAIL.fullmatch(answers["email"]):
-        refuse("email", answers["email"], "is not an e-mail address", "try 'you@example.com'")
-    check_name("project_slug", answers["project_slug"], SLUG, "-")
-    check_name("package_name", answers["package_name"], PACKAGE, "_")
+    try:
+        for variable in MAX_TEXT:
+            check_text(variable, answers[variable])
+        if not EMAIL.fullmatch(answers["email"]):
+            refuse("email", answers["email"], "is not an e-mail address", "", "you@example.com")
+        check_name("project_slug", answers["project_slug"], SLUG, "-")
+        check_name("package_name", answers["package_name"], PACKAGE, "_")
+    except BadAnswer as refusal:
+        mended = {**answers, refusal.variable: refusal.instead}
+        raise FailedHookException(f"{refusal}{how_to_keep(mended)}") from None
     return "yes"
+
+
+def how_to_keep(answers: Mapping[str, str]) -> str:
+    """The command to type instead of all answers again, where they were typed."""
+    program = Path(sys.argv[0])  # `python -m cookiecutter` has its __main__.py
+    if "cookiecutter" not in (program.stem, program.parent.name) or "--no-input" in sys.argv:
+        return ""
+    chosen = [f"{name}={value}" for name, value in answers.items() if not name.startswith("_")]
+    typed = [*(["uvx"] if "UV" in os.environ else []), "cookiecutter", *sys.argv[1:]]
+    command = shlex.join([*typed, "--no-input", *chosen])
+    return f"\n\nTo keep the other answers, type:\n\n  {command}"
 
 
 def check_text(variable: str, text: str) -> None:
@@ -87,30 +111,30 @@ def check_text(variable: str, text: str) -> None:
     allowed = f"allowed is one line of 1 to {MAX_TEXT[variable]} characters"
     tried = " ".join("".join(c if is_printable(c) else " " for c in str(text)).split())
     tried = re.sub(r"\{(?=[{%#])", "{ ", tried)[: MAX_TEXT[variable]].strip()
-    advice = f"{allowed}, try {shown(tried or 'My Project')}"
+    advice = (f"{allowed}, ", tried or "My Project")
     if not isinstance(text, str) or not text.strip():
-        refuse(variable, text, "is empty", advice)
+        refuse(variable, text, "is empty", *advice)
     if not all(map(is_printable, text)):
-        refuse(variable, text, "has a line break or a control character in it", advice)
+        refuse(variable, text, "has a line break or a control character in it", *advice)
     if text != text.strip():
-        refuse(variable, text, "starts or ends with a blank", advice)
+        refuse(variable, text, "starts or ends with a blank", *advice)
     if len(text) > MAX_TEXT[variable]:
-        refuse(variable, text, f"has {len(text)} characters", advice)
+        refuse(variable, text, f"has {len(text)} characters", *advice)
     if re.search(r"\{[{%#]", text):
-        refuse(variable, text, "has a template's opening braces in it", advice)
+        refuse(variable, text, "has a template's opening braces in it", *advice)
 
 
 def check_name(variable: str, name: str, pattern: re.Pattern[str], separator: str) -> None:
     """A name of a folder or package, which must not hide anything that the project imports."""
     joined = {"-": "digits, dashes and underscores", "_": "digits and underscores"}[separator]
     allowed = f"allowed are small letters, {joined}, a letter first, at most {MAX_NAME} characters"
-    advice = f"{allowed}, try {similar_name(name, pattern, separator)!r}"
+    advice = (f"{allowed}, ", similar_name(name, pattern, separator))
     if not isinstance(name, str) or not pattern.fullmatch(name):
-        refuse(variable, name, "is not a name that can be used", advice)
+        refuse(variable, name, "is not a name that can be used", *advice)
     if len(name) > MAX_NAME:
-        refuse(variable, name, f"has {len(name)} characters", advice)
+        refuse(variable, name, f"has {len(name)} characters", *advice)
     if taken := taken_by(name):
-        refuse(variable, name, taken, advice)
+        refuse(variable, name, taken, *advice)
 
 
 def taken_by(name: str) -> str | None:
@@ -163,6 +187,7 @@ def shown(text: object) -> str:
     return line if len(line) <= 80 else f"{line[:60]}...{line[-1]}"
 
 
-def refuse(variable: str, value: object, fault: str, advice: str) -> None:
+def refuse(variable: str, value: object, fault: str, allowed: str, instead: str) -> NoReturn:
     """Raise the one line."""
-    raise BadAnswer(f"{variable}: {shown(value)} {fault}; {advice}.")
+    line = f"{variable}: {shown(value)} {fault}; {allowed}try {shown(instead)}."
+    raise BadAnswer(line, variable, instead)

@@ -15,6 +15,9 @@ from pathlib import Path
 
 TEMPLATE = Path(__file__).resolve().parent
 LIBRARY = TEMPLATE / "onecurve"
+PROJECT = TEMPLATE / "{{cookiecutter.project_slug}}"
+# In a project: copies of what was there before it is baked over.
+ASIDE = Path(".before-the-bake")
 # Drawings are on the site, and the changelog is in the release notes.
 PACKED = ("LICENSE", "README.md", "pyproject.toml", "docs", "src")
 LEFT_OUT = re.compile(r"pictures|__pycache__|\.DS_Store|.*\.(pyc|egg-info|swp)|.*~")
@@ -74,6 +77,23 @@ def packed_files() -> Iterator[Path]:
             parts = path.relative_to(LIBRARY).parts
             if path.is_file() and not any(map(LEFT_OUT.fullmatch, parts)):
                 yield path
+
+
+def readme_of(starter: str) -> Path:
+    """A file of every bake that no project keeps: its own README takes it in."""
+    return Path("starters", starter, "README.md")
+
+
+def places(package: str, starter: str = "") -> set[str]:
+    """What a bake writes, relative to the project; with a starter, also where its files end up."""
+    files = [path for path in PROJECT.rglob("*") if path.is_file()]
+    names = [path.relative_to(PROJECT).as_posix() for path in files]
+    names = [name.replace("{{cookiecutter.package_name}}", package) for name in names]
+    if not starter:
+        return set(names)
+    of_starter = f"starters/{starter}/"
+    moved = [name.removeprefix(of_starter) for name in names if name.startswith(of_starter)]
+    return {*names, *moved, ".cruft.json", f"vendor/{archive_name()}"}
 
 
 def cruft_state(typed: str, answers: Mapping[str, str]) -> dict[str, object] | None:

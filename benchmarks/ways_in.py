@@ -1,6 +1,6 @@
 """Every way in, under every strategy of several ranks: one run, with the curve of one process.
 
-Two nodes are two commands here, each told what its surroundings would tell it: a person, Kubeflow's
+Two nodes are two commands here, each told what its surroundings would tell it: torchrun, Kubeflow's
 PyTorchJob and TrainJob, or Slurm. Where nodes are numbered the second is started first, and yet the
 first must have rank 0. (`make test-slurm` has a real Slurm of two nodes.)
 
@@ -60,14 +60,8 @@ class WayIn(NamedTuple):
     """Whether the surroundings say which node is the first."""
 
 
-def by_hand(_number: int, port: int) -> Node:
-    """The same command is typed on both."""
-    typed = ("trainer.num_nodes=2", "trainer.devices=1", f"launch.rendezvous=localhost:{port}")
-    return Node(PYTHON, typed=typed)
-
-
 def torchrun_by_hand(number: int, port: int) -> Node:
-    """And so is torchrun's, with a number."""
+    """The same command is typed on both, with a number."""
     meets = ("--nnodes=2", "--nproc-per-node=1", f"--node-rank={number}")
     return Node((*TORCHRUN, *meets, "--master-addr=localhost", f"--master-port={port}"))
 
@@ -100,7 +94,6 @@ def srun(number: int, port: int) -> dict[str, str]:
 
 
 WAYS = {
-    "plain, python": WayIn(by_hand, numbers=False),
     "plain, torchrun": WayIn(torchrun_by_hand),
     "PyTorchJob, python": WayIn(lambda *place: Node(PYTHON, pytorch_job(*place))),
     "PyTorchJob, torchrun": WayIn(lambda *place: Node(TORCHRUN, pytorch_job(*place))),

@@ -1,11 +1,13 @@
 """The last steps in the new folder: keep what was chosen, `git init`, say what comes next."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
 import sys
 import urllib.parse
+from contextlib import suppress
 from pathlib import Path
 
 # Each one of a fixed list, hence safe between quotes.
@@ -36,21 +38,34 @@ import template_checkout as checkout  # noqa: E402
 def main() -> None:
     """Run in the project's folder, as Cookiecutter does; running it again changes nothing."""
     project = Path.cwd()
+    answers = KNOWN["answers"]
+    readme = checkout.readme_of(STARTER)
+    is_skipping = readme.is_file() and not readme.read_text(encoding="utf-8")
+    baked = checkout.places(answers["package_name"])
     for name in [*NOT_FOR["ci", CI], *NOT_FOR["cluster", CLUSTER]]:
-        remove(project / name)
+        remove(name, baked)
     fill(project, project / "starters" / STARTER)
-    remove(project / "starters")
-    bring_library(project)
-    if state := checkout.cruft_state(KNOWN["typed"], KNOWN["answers"]):
+    remove("starters", baked)
+    if not (is_skipping and (checkout.ASIDE / "pyproject.toml").exists()):
+        bring_library(project)
+    if state := checkout.cruft_state(KNOWN["typed"], answers):
         text = json.dumps(state, ensure_ascii=False, indent=2)
         (project / ".cruft.json").write_text(text + "\n", encoding="utf-8")
+    bring_back(is_skipping)
     if shutil.which("git") and not in_repository(project):
         # `git init -b main` would need git 2.28.
         subprocess.run(["git", "-c", "init.defaultBranch=main", "init", "--quiet"], check=False)
-    print(f"\n{project.name} is ready. Next, type:\n")
-    print(f"  cd {shlex.quote(str(project))}")
-    print("  make setup")
-    print("  .venv/bin/python train.py\n", flush=True)
+    if not KNOWN["by_cruft"]:
+        say_what_is_next(project)
+
+
+def say_what_is_next(project: Path) -> None:
+    """Commands to type, on stderr; `make update` goes on from a commit."""
+    commit = "git add . && git commit --message 'Baked from the template'"
+    lines = [f"cd {shlex.quote(str(project))}", *([commit] if shutil.which("git") else [])]
+    lines += ["make setup", "source .venv/bin/activate", "python train.py"]
+    shown = "\n".join(f"  {line}" for line in lines)
+    print(f"\n{project.name} is ready. Next, type:\n\n{shown}\n", file=sys.stderr, flush=True)
 
 
 def fill(project: Path, starter: Path) -> None:
@@ -76,12 +91,23 @@ def bring_library(project: Path) -> None:
         checkout.write_archive(project / "vendor" / name)
 
 
-def remove(path: Path) -> None:
-    """Delete a file or a whole folder, where it exists."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def remove(name: str, baked: set[str]) -> None:
+    """Delete a file, or what this bake wrote of a folder."""
+    for file in baked:
+        if file == name or file.startswith(f"{name}/"):
+            Path(file).unlink(missing_ok=True)
+            with suppress(OSError):  # it has other files
+                os.removedirs(Path(file).parent)
+
+
+def bring_back(is_skipping: bool) -> None:
+    """Put back the files that were there before, where this bake has no such file or skips it."""
+    for copy in sorted(checkout.ASIDE.rglob("*")):
+        place = copy.relative_to(checkout.ASIDE)
+        if copy.is_file() and (is_skipping or not place.exists()):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy.replace(place)
+    shutil.rmtree(checkout.ASIDE, ignore_errors=True)
 
 
 def in_repository(folder: Path) -> bool:

@@ -31,12 +31,12 @@ def _compile_once(environment: Environment, source: Any, *names: Any, **options:
 Environment.compile = _compile_once  # type: ignore[assignment,method-assign]
 
 
-def bake(output: Path, **answers: str) -> Path:
-    """Bake into `output` and return the project's folder."""
-    return bake_from(TEMPLATE, output, **answers)
+def bake(output: Path, over: str = "", **answers: str) -> Path:
+    """Bake into `output`, perhaps over a project ("skip" or "overwrite"), and return its folder."""
+    return bake_from(TEMPLATE, output, over, **answers)
 
 
-def bake_from(template: Path, output: Path, **answers: str) -> Path:
+def bake_from(template: Path, output: Path, over: str = "", **answers: str) -> Path:
     """Bake another copy of the template."""
     own = output.parent / f"{output.name}-cookiecutter"
     own.mkdir(parents=True, exist_ok=True)
@@ -49,6 +49,8 @@ def bake_from(template: Path, output: Path, **answers: str) -> Path:
         extra_context=answers,
         output_dir=str(output),
         config_file=str(settings),
+        overwrite_if_exists=bool(over),
+        skip_if_file_exists=over == "skip",
     )
     return Path(project)
 

@@ -21,10 +21,7 @@ NOT_HERE = {
     "python train.py resume=s3://": "likewise",
     "python evaluate.py checkpoint=s3://": "likewise",
     "python train.py init=s3://": "likewise",
-    "python train.py strategy=ddp trainer.num_nodes=2 launch.rendezvous=HOST:PORT": (
-        "two nodes; onecurve/tests/test_nodes.py runs it with two commands on this one"
-    ),
-    "torchrun --nnodes 2": "two nodes; likewise",
+    "torchrun --nnodes 2": "two nodes; benchmarks/ways_in.py runs it with two commands on this one",
     "make gpu": "wants a GPU; onecurve/tests/test_gpu_check.py",
     "tensorboard": "a server that stays; tests/browser looks at its pages",
 }
@@ -39,22 +36,22 @@ ELSEWHERE = {
     "make update": "tests/test_update.py",
     "python -m onecurve.docs": "onecurve/tests/test_docs.py",
     "pip install": "tests/test_readme.py: test_wheels",
-    "torchrun --nproc-per-node 2": "onecurve/tests/test_launchers.py",
-    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "onecurve/tests/test_sweeps.py",
+    "torchrun --nproc-per-node 2": "onecurve/tests/app/sweep/test_launchers.py",
+    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "onecurve/tests/app/sweep/test_sweeps.py",
     "python train.py -m 'seed=range(16)' sweep/launcher=slurm": (
         "onecurve/tests/slurm/test_slurm.py"
     ),
-    "python script.py": "onecurve/tests/test_library.py",
-    "python -m torch.distributed.run": "onecurve/tests/test_library.py",
-    "python -m onecurve.checkpoint.sharded": "onecurve/tests/test_sharded_checkpoints.py",
+    "python script.py": "onecurve/tests/launch/test_library.py",
+    "python -m torch.distributed.run": "onecurve/tests/launch/test_library.py",
+    "python -m onecurve.checkpoint.sharded": "onecurve/tests/checkpoint/test_sharded_checkpoints.py",
 }
 # Files that a page tells to write, by the test that writes and runs them.
 WRITTEN = {
     "gradient_noise": "tests/test_own_limits.py",
     "config_models.py": "tests/test_own_limits.py",
     "scaled.py": "tests/test_own_limits.py",
-    "script.py": "onecurve/tests/test_library.py",
-    "move.py": "onecurve/tests/test_library.py",
+    "script.py": "onecurve/tests/launch/test_library.py",
+    "move.py": "onecurve/tests/launch/test_library.py",
 }
 BLOCK = re.compile(r"([^\n]*(?:\n[^\n]+)*)\n\n?```(\w+)\n(.*?)```", re.DOTALL)
 STARTS = re.compile(r"^    ((?:python|make|uv|pip|kubectl|docker|srun|torchrun) .*)", re.MULTILINE)
@@ -175,7 +172,7 @@ def test_every_piece_of_python_is_run(project: Path) -> None:
 # Neither a file nor a command: pieces that a page shows.
 SHOWN = {
     ("project", "python"): "tests/test_docs.py of the project",
-    ("your_network", "python"): "onecurve/tests/test_tensor_plan.py",
+    ("your_network", "python"): "onecurve/tests/strategies/tensor/test_tensor_plan.py",
     ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",
     ("README", "py"): "test_the_librarys_train_py_trains",
     ("tasks", "py"): "test_the_head_in_pieces_has_the_loss_of_the_whole",

@@ -1,12 +1,12 @@
 """What happens around the files: the repository, the folder, the closing lines."""
 
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from baking import bake, files_of
+from baking import TEMPLATE, bake, files_of
+from clones import git
 from cookiecutter.exceptions import OutputDirExistsException
 
 
@@ -54,17 +54,47 @@ def test_the_closing_lines_are_commands(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], folder: str
 ) -> None:
     project = bake(tmp_path / folder)
-    first, second, third = [
-        line.strip() for line in capfd.readouterr().out.splitlines() if line.startswith("  ")
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    lines = [line.strip() for line in shown.err.splitlines() if line.startswith("  ")]
+    *until_commit, setup, activate, train = lines
+    names = [
+        f"GIT_{who}_{what}=a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     ]
-    shown = subprocess.run(
-        ["sh", "-c", f"{first} && pwd"], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout == f"{project}\n"
-    assert second == "make setup"
-    assert third == ".venv/bin/python train.py"
-    assert (project / shlex.split(third)[1]).is_file()
+    typed = f"export {' '.join(names)}; {' && '.join(until_commit)} > /dev/null; pwd"
+    done = subprocess.run(["sh", "-c", typed], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{project}\n"
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "ls-files", "train.py") == "train.py"
+    assert (setup, train) == ("make setup", "python train.py")
     assert "\nsetup:" in (project / "Makefile").read_text()
+    for page in (project / "README.md", TEMPLATE / "README.md"):
+        assert f"\n{activate}\n" in page.read_text(encoding="utf-8")
+
+
+MINE = {
+    **dict.fromkeys(("README.md", "constraints.txt", "configs/train.yaml"), "# edited"),
+    **dict.fromkeys(("configs/model/lenet.yaml", "src/my_project/models/lenet.py"), "# edited"),
+    **dict.fromkeys((".cruft.json", "src/my_project/__init__.py"), "# edited"),
+    **dict.fromkeys(("Dockerfile", ".gitlab-ci.yml", ".github/workflows/test.yml"), "mine"),
+    **dict.fromkeys((".github/workflows/mine.yml", "deploy/katib.yaml", "deploy/mine.sh"), "mine"),
+    **dict.fromkeys(("starters/mine.txt", "starters/images/README.md", "runs/a.json"), "mine"),
+}
+
+
+@pytest.mark.parametrize("over", ["skip", "overwrite"])
+def test_a_bake_over_a_project_touches_what_it_brings_alone(tmp_path: Path, over: str) -> None:
+    project = bake(tmp_path / "out", ci="none")
+    baked = {name: (project / name).read_bytes() for name in files_of(project)}
+    for name, text in MINE.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    (project / "configs/model/resnet.yaml").unlink()
+    bake(tmp_path / "out", over=over, ci="none")
+    kept = {name: text.encode() for name, text in MINE.items()}
+    assert files_of(project) == {*baked, *kept}
+    expected = {**baked, **kept} if over == "skip" else {**kept, **baked}
+    assert {name: (project / name).read_bytes() for name in files_of(project)} == expected
 
 
 def test_baking_twice_gives_the_same(tmp_path: Path) -> None:

@@ -118,6 +118,10 @@ def test_what_is_not_committed_is_left_alone(
     template: Path, tmp_path: Path, programs: dict[str, str]
 ) -> None:
     project = baked(template, tmp_path / "out")
+    differs = [str(BIN / "cruft"), "diff"]
+    done = subprocess.run(differs, cwd=project, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("diff --git ")
+    assert "is ready" not in done.stdout + done.stderr
     (project / "train.py").write_text("mine")
     status, shown = update(project, programs)
     assert status != 0

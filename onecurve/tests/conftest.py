@@ -16,9 +16,16 @@ from filelock import FileLock
 from onecurve.torch_versions import too_old
 
 ROOT = Path(__file__).parent / "project"
-# The library, the project, the classes of tests, gpu_check: for this process and those it starts.
-LIBRARY = ROOT.parents[1]
-IMPORTED = [str(at) for at in (LIBRARY / "src", ROOT, ROOT.parent, LIBRARY.parent / "benchmarks")]
+# The library, the project, what tests share, gpu_check, and the rooms of tests, whose classes runs
+# name: for this process and those it starts.
+TESTS, LIBRARY = ROOT.parent, ROOT.parents[1]
+ROOMS = sorted({file.parent for file in TESTS.rglob("test_*.py")})
+IMPORTED = [
+    str(folder)
+    for folder in (
+        LIBRARY / "src", ROOT, TESTS, TESTS / "harness", LIBRARY.parent / "benchmarks", *ROOMS
+    )
+]  # fmt: skip
 sys.path[:] = [*IMPORTED, *(path for path in sys.path if path not in IMPORTED)]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [*IMPORTED, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -218,9 +225,9 @@ def is_accepted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
             (tmp_path / "secret").write_text(64 * "0")
             with monkeypatch.context() as patch:
                 patch.setattr(one_run, "start", lambda *_: ACCEPTED.add(words) or {})
-                # Not with another node.
+                # Not in a run directory.
                 alone = RunContext(tmp_path / "alone")
-                patch.setattr(hydra_hooks, "meet", lambda *_: alone)
+                patch.setattr(hydra_hooks, "_context", lambda _: alone)
                 # Nor is what was composed written to files.
                 cli("train.py", *words, "hydra.output_subdir=null")
         return words in ACCEPTED

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from onecurve import FSDP, Pipeline, Single, UserError, mesh, parity, torch_versions
 from onecurve.torch_versions import TABLE, too_old
+from onecurve.wording import in_python
 
 HERE = tuple(map(int, torch.__version__.split(".")[:2]))
 
@@ -52,7 +53,7 @@ def test_a_schedule_that_this_torch_lacks_is_rejected_before_anything_starts(
         "error: strategy.schedule=zbv: torch 2.11 has no gradients to send in this "
         "schedule; use 1f1b, or torch>=2.12"
     )
-    with pytest.raises(UserError, match=r"schedule=zbv: torch 2\.11 .* torch>=2\.12"):
+    with pytest.raises(UserError, match=r"schedule='zbv': torch 2\.11 .* torch>=2\.12"):
         Pipeline(schedule="zbv")
 
 
@@ -129,7 +130,7 @@ def test_it_works_here_or_is_rejected(feature: str) -> None:
     data = small_tokens if make_task is small_transformer else samples
     options: dict[str, Any] = {"steps": 4, "accelerator": "cpu"}
     if line := too_old(feature):
-        with pytest.raises(UserError, match=re.escape(line)):
+        with pytest.raises(UserError, match=re.escape(in_python(line))):
             parity(make_task, data, strategy=make_strategy(), **options)
     else:
         found = parity(make_task, data, strategy=make_strategy(), **options)

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from .wording import for_reader
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,7 +26,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """The message on one line, because a key or a value may contain a line break."""
-        return one_line(super().__str__())
+        return for_reader(one_line(super().__str__()))
 
 
 def one_line(text: str) -> str:
@@ -51,6 +53,7 @@ def say(line: str) -> None:
 
     The run must not depend on it.
     """
+    line = line if "\n" in line else for_reader(line)  # no traceback
     # ValueError: stderr was closed.
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
@@ -166,10 +169,13 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
 # Keys of earlier releases, and what to do instead.
 REMOVED = {
     **dict.fromkeys(
-        ("launch.secret", "launch.secret_file"),
-        "nodes no longer sign messages, because they use torchrun's rendezvous; leave it out, and "
-        "give launch.node_rank=0, 1, ... to the nodes, or close the network to others "
-        "(docs/networks.md)",
+        (
+            *("launch.secret", "launch.secret_file"),
+            *("launch.rendezvous", "launch.nodes", "launch.node_rank"),
+        ),
+        "was removed; torchrun or srun starts the ranks of several nodes; leave it out, and type "
+        "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=0 --master-addr=HOST "
+        "--master-port=29500 train.py strategy=ddp on each node, with its number",
     ),
     "plan.measure": "was removed; a plan takes all times from the rates of plan.gpu; leave it out",
     "plan.picture": "was removed; the table that is printed has all meshes, and plan.top more of "

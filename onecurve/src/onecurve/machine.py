@@ -1,7 +1,7 @@
 """This process and its machine, without torch: the run's ranks and nodes, devices, peak memory.
 
 torchrun and srun start ranks, of which this process is one (`ranks_around`). Kubeflow starts a pod
-for each node, in which this process starts the ranks (`node_around`). Sources:
+for each node, in which this process becomes torchrun (`node_around`). Sources:
 https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
 https://www.kubeflow.org/docs/components/trainer/
@@ -11,16 +11,14 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from typing import Any, NamedTuple
 
 try:
     import resource
@@ -62,7 +60,7 @@ class Ranks(NamedTuple):
 
 
 class Node(NamedTuple):
-    """The node of this process, which starts the ranks of the node itself.
+    """The node of a pod, whose ranks have not been started yet.
 
     The number of nodes, the index of this one, and the number of its ranks, as far as they are set.
     """
@@ -76,7 +74,7 @@ def ranks_around() -> Ranks | None:
     """The rank of this process among those of torchrun or srun; None if it was started otherwise.
 
     Workers of torchelastic are ranks, too. A pod of a Kubeflow PyTorchJob is none: it has RANK but
-    no LOCAL_RANK, and starts the ranks of its node itself.
+    no LOCAL_RANK, and becomes torchrun.
     """
     environment = os.environ
     if "RANK" in environment and "LOCAL_RANK" in environment:
@@ -102,32 +100,6 @@ def node_around() -> Node:
     nodes, number, devices = (os.environ.get(name, "").rpartition(":")[2] for name in names)
     # torchrun's "auto", "cpu" and "gpu" are left to `trainer.devices=auto`.
     return Node(*(int(each) if each.isdecimal() else None for each in (nodes, number, devices)))
-
-
-def nodes_asked(config: "DictConfig") -> tuple[int, int]:
-    """The minimum and the maximum number of nodes of a run that starts its own ranks.
-
-    By `launch.nodes` and `trainer.num_nodes`; without either, Kubeflow's PET_NNODES counts.
-    """
-    asked = config.launch.get("nodes")
-    if asked is None:
-        asked = config.trainer.num_nodes
-    if asked == "auto":
-        asked = os.environ.get("PET_NNODES") or 1
-    smallest, _, largest = str(asked).rpartition(":")
-    return int(smallest or largest), int(largest)
-
-
-def node_rank(config: "DictConfig") -> int | None:
-    """The index of this node: `launch.node_rank`, or Kubeflow's; None where torchrun assigns it.
-
-    It does where the number of nodes may change.
-    """
-    smallest, largest = nodes_asked(config)
-    asked = config.launch.get("node_rank", "auto")
-    if smallest < largest or asked is None:
-        return None
-    return node_around().number if asked == "auto" else int(asked)
 
 
 def first_host(hosts: str) -> str:
@@ -198,6 +170,24 @@ def _tasks_here(environment: Mapping[str, str], world: int) -> int:
         return counts[int(node)]
     nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
     return max(1, world // int(nodes))
+
+
+# The signals that stop training. Of several the last in this order counts.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
+    if hasattr(signal, name)
+)
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block `SIGNALS` in this thread; a process started meanwhile inherits that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Small test machines may run more processes than cores, but only within this limit.
@@ -284,18 +274,17 @@ def local_devices(trainer: Any, one_device: bool) -> int:
     return len(devices) if all(type(each) is int and each >= 0 for each in devices) else 0
 
 
-def num_nodes(trainer: Any, most: int | None = None) -> int:
+def num_nodes(trainer: Any) -> int:
     """`trainer.num_nodes` resolved.
 
-    ``auto`` is the number of nodes of torchrun's or srun's ranks, the maximum of `launch.nodes`,
-    Kubeflow's PET_NNODES, or one.
+    ``auto`` is the number of nodes of torchrun's or srun's ranks, Kubeflow's PET_NNODES, or one.
     """
     wanted = trainer.num_nodes
     if wanted != "auto":
         return int(wanted)
     if ranks := ranks_around():
         return ranks.nodes
-    return most or node_around().nodes or 1
+    return node_around().nodes or 1
 
 
 def is_alive(pid: int) -> bool:

@@ -52,7 +52,7 @@ NEEDED = ("task", "data", "model", "trainer", "strategy", "paths", "launch", "se
 # They start other processes, or look for other machines; and what a network makes of an input that
 # is not its own fails in the network's lines, with the traceback that its author needs.
 NOT_DRAWN = (
-    *("hydra", "sweep", "wandb", "launch.rendezvous", "trainer.num_nodes", "num_workers"),
+    *("hydra", "sweep", "wandb", "trainer.num_nodes", "num_workers"),
     *("model.image_size", "model.in_channels", "num_classes"),
 )
 

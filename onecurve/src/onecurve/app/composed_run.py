@@ -21,8 +21,7 @@ class ComposedRun:
         # On this node; 0 for an invalid value.
         self.devices = machine.local_devices(config.trainer, self.one_device)
         self.most_devices = machine.most_devices(self.accelerator)
-        most = str(self.get("launch.nodes") or "").rpartition(":")[2]
-        self.num_nodes = machine.num_nodes(config.trainer, int(most) if most.isdecimal() else None)
+        self.num_nodes = machine.num_nodes(config.trainer)
         self.world_size = self.devices * self.num_nodes
         self.ranks = machine.ranks_around()  # None if it was not started by torchrun or srun
         self.node = machine.node_around()  # under Kubeflow

@@ -2,13 +2,12 @@
 
 - If torchrun or srun has started the ranks, this process is one of them and does the work.
 - If one process is enough, this process does the work.
-- Otherwise `agent` starts the ranks of this node, for single runs and sweep jobs alike.
+- Otherwise `agent` starts the ranks, for single runs and sweep jobs alike.
 
 torch is not imported before ranks are started.
 """
 
 import sys
-import time
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
 from ..checkpoint.remote import claim, fetch, find, is_address
-from ..launch.context import (
-    Members,
-    Metrics,
-    RankFailed,
-    RunContext,
-    describe_failure,
-    unless_stopped,
-    was_stopped,
-)
+from ..launch.context import Metrics, RunContext, unless_stopped
 from ..launch.forkserver import warm_up
 from ..launch.meeting import mirror_of
 from ..launch.process import Verbose, log_to_file
@@ -33,7 +24,6 @@ from .run import record, redaction
 
 # Keys of the configuration that may be addresses, and the names that users know them by.
 FETCHED = {"resume": "resume", "checkpoint": "checkpoint", "init.file": "init"}
-SECONDS_TO_HEAR_THE_CAUSE = 10
 
 
 def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
@@ -48,7 +38,7 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         _redact_written_secrets(context, redaction.secrets(plain))
     processes = _processes(config)
     is_rank = machine.ranks_around() is not None
-    is_inline = is_rank or (processes == 1 and type(context.members) is Members)
+    is_inline = is_rank or processes == 1
     if not is_inline:
         warm_up()
     if context.members.is_first:
@@ -73,35 +63,14 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     options = RankOptions(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
     if is_rank:
         return started_elsewhere(work, plain, options)
-    try:
-        metrics: Metrics | None = start_ranks(
-            work,
-            (plain,),
-            options,
-            processes=processes,
-            max_restarts=plain["launch"]["max_restarts"],
-            timeout_seconds=plain["launch"]["timeout_seconds"],
-        )
-    except RankFailed as failure:
-        raise failure if context.members.count == 1 else _of_all_nodes(failure, context) from None
+    metrics: Metrics | None = start_ranks(
+        work,
+        (plain,),
+        options,
+        processes=processes,
+        max_restarts=plain["launch"]["max_restarts"],
+    )
     return metrics or {}
-
-
-def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
-    """The failure to report on this node: another node's, if its own ranks only lost contact.
-
-    The nodes share the run directory, and metrics.json in it says why a run has failed.
-    """
-    deadline = time.monotonic() + (SECONDS_TO_HEAR_THE_CAUSE if failure.lost_contact else 0)
-    while (found := record.read_metrics(context.run_dir)) and time.monotonic() < deadline:
-        if cause := found.get("error") or found.get("stopped"):
-            return RankFailed(f"another node ended: {cause}")
-        time.sleep(0.2)
-    if found:
-        where, cause = str(failure).partition("\n")[0], describe_failure(failure)
-        line = cause if cause in where else f"{where}: {cause}"
-        record.unfinished(context.run_dir, was_stopped(failure), line)
-    return failure
 
 
 def _redact_written_secrets(context: RunContext, secrets: set[str]) -> None:

@@ -6,7 +6,7 @@ layers. They are gathered only for a checkpoint, under their usual names.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,7 +14,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from ..checkpoint.lazy_tensors import model_state_here
 from ..compat.of_torch import tree_map_only
+from ..strategies.callback_api import CallbackAPI
+from ..strategies.fsdp.state import cut_like
 
 
 class RunningAverage:
@@ -22,7 +25,7 @@ class RunningAverage:
 
     Attributes:
         count: The number of steps in the average.
-        tensors: The average, by parameter name, of what this rank holds.
+        tensors: The average, by parameter name, of what this rank holds; float32 or better.
     """
 
     def __init__(self) -> None:
@@ -41,43 +44,61 @@ class RunningAverage:
         share = 1 / self.count if share is None else share
         for name, value in held(module).items():
             if name in self.tensors:
-                self.tensors[name].lerp_(value, share)
+                average = _local(self.tensors[name])
+                average.lerp_(_local(value).to(average.dtype), share)
             else:
-                self.tensors[name] = value.clone()
+                self.tensors[name] = _copied(value, value)
 
     @contextmanager
     def in_place(self, module: LightningModule) -> Iterator[None]:
-        """Put the average into the module within the context; buffers stay."""
-        self._swap(module)
+        """Put the average into the module within the context; buffers stay.
+
+        `tensors` has only what a module of lower precision cannot hold, until then.
+        """
+        live: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for name, value in held(module).items():
+                live[name] = value.clone()
+                _local(value).copy_(_local(self.tensors[name]))
+                if value.dtype == self.tensors[name].dtype:
+                    del self.tensors[name]  # it needs no memory twice
         try:
             yield
         finally:
-            self._swap(module)
+            with torch.no_grad():
+                for name, value in held(module).items():
+                    if name not in self.tensors:
+                        self.tensors[name] = value.clone()
+                    _local(value).copy_(_local(live.pop(name)))
 
     def gathered(self, trainer: Trainer) -> dict[str, Any]:
         """The full average, as weights in a checkpoint. All ranks call this."""
         with self.in_place(trainer.lightning_module):
-            state = trainer.strategy.lightning_module_state_dict()
+            state = self.widened(trainer, trainer.strategy.lightning_module_state_dict())
             # Copies: the average is in the module only for now.
-            return tree_map_only(Tensor, torch.clone, dict(state))  # type: ignore[no-any-return]
+            return tree_map_only(Tensor, torch.clone, state)  # type: ignore[no-any-return]
 
-    def restore(self, trainer: Trainer, gathered: dict[str, Any], count: int) -> None:
+    def widened(self, trainer: Trainer, state: dict[str, Any]) -> dict[str, Any]:
+        """The state of a module that has the average `in_place`, in the average's precision."""
+        strategy = cast(CallbackAPI, trainer.strategy)
+        if not strategy.reduce_boolean_decision(bool(self.tensors), all=False):
+            return dict(state)
+        full = self.tensors if strategy.keeps_shards else dict(strategy.each_whole(self.tensors))
+        # Tied parameters have several names.
+        first: dict[Tensor, str] = {}
+        named = trainer.lightning_module.named_parameters(remove_duplicate=False)
+        names = {name: first.setdefault(value, name) for name, value in named}
+        return {name: full.get(names.get(name, ""), value) for name, value in state.items()}
+
+    def restore(self, module: LightningModule, gathered: dict[str, Any], count: int) -> None:
         """Restore this rank's part of what `gathered` returned."""
-        module = trainer.lightning_module
-        now = {name: value.clone() for name, value in held(module).items()}
-        trainer.strategy.load_model_state_dict({"state_dict": gathered})
-        self.tensors = {name: value.clone() for name, value in held(module).items()}
+        own = held(module)
+        here = model_state_here(gathered, own)
+        self.tensors = {
+            name: _copied(cut_like(here.get(name, value), value), value)
+            for name, value in own.items()
+        }
         self.count = count
-        with torch.no_grad():
-            for name, value in held(module).items():
-                value.copy_(now[name])
-
-    @torch.no_grad()
-    def _swap(self, module: LightningModule) -> None:
-        for name, value in held(module).items():
-            now = value.clone()
-            value.copy_(self.tensors[name])
-            self.tensors[name] = now
 
 
 class Averaging(Callback):
@@ -129,7 +150,16 @@ def held(module: LightningModule) -> dict[str, Tensor]:
     # From the state dict: FSDP may have gathered the parameters for a forward pass.
     state = module.state_dict(keep_vars=True)
     return {
-        name: value.to_local() if isinstance(value, DTensor) else value.detach()
-        for name, value in state.items()
-        if name in names and not value.is_meta
+        name: value.detach() for name, value in state.items() if name in names and not value.is_meta
     }
+
+
+def _local(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _copied(value: Tensor, like: Tensor) -> Tensor:
+    """A copy where the like is, in float32 or better: 16 bits are too few for small shares."""
+    is_float = like.is_floating_point()
+    dtype = torch.promote_types(like.dtype, torch.float32) if is_float else like.dtype
+    return value.to(like.device, dtype, copy=True)

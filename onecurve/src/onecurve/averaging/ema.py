@@ -20,6 +20,9 @@ class ExponentialMovingAverage(Averaging):
             n steps at most (1 + n) / (10 + n), as in TensorFlow's ExponentialMovingAverage.
     """
 
+    # A fit without such a callback resumes from the live weights: see `CallbackAPI`.
+    keeps_live_weights = True
+
     def __init__(self, decay: float = 0.999) -> None:
         super().__init__()
         self.decay = decay
@@ -31,7 +34,7 @@ class ExponentialMovingAverage(Averaging):
         if self._restored:
             live = {"state_dict": self._restored["live"]}
             trainer.strategy.load_model_state_dict(live)
-            self.average.restore(trainer, self._restored["average"], self.average.count)
+            self.average.restore(pl_module, self._restored["average"], self.average.count)
             self._restored = None
 
     def on_train_batch_end(

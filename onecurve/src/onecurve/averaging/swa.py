@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ..compat.of_torch import BatchNorm
 from ..errors import UserError
+from ..optim.steps import steps_done, steps_in_all
 from .average import Averaging
 
 
@@ -65,33 +66,32 @@ class StochasticWeightAveraging(Averaging):
         self._restored: tuple[dict[str, Any], int] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Find the first step to average; restore the average of a resumed run."""
+        """Restore the average of a resumed run."""
         batches = trainer.num_training_batches
         self._steps_an_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
-        if self.start >= 1:
-            self._first_step = self.start * self._steps_an_epoch
-        else:
-            self._first_step = self.start * trainer.estimated_stepping_batches
-        if math.isinf(self._first_step):
+        if math.isinf(self._first_step(trainer)):
             raise UserError(
                 f"callbacks.swa.start={self.start:g}: is a fraction of a run, and this run has no "
                 "end; give a number of epochs, such as callbacks.swa.start=10"
             )
         super().on_train_start(trainer, pl_module)
         if self._restored:
-            self.average.restore(trainer, *self._restored)
+            self.average.restore(pl_module, *self._restored)
             self._restored = None
+
+    def _first_step(self, trainer: Trainer) -> float:
+        return self.start * (steps_in_all(trainer) if self.start < 1 else self._steps_an_epoch)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Set the learning rate of this phase, in place of the scheduler's."""
-        if self.lr is None or trainer.global_step < self._first_step:
+        if self.lr is None or (steps := steps_done(trainer) - self._first_step(trainer)) < 0:
             return
         if not self._lrs:
             self._lrs = [_rates(optimizer) for optimizer in trainer.optimizers]
-        since = (trainer.global_step - self._first_step) / self._steps_an_epoch
-        share = min(1.0, since / self.anneal_epochs) if self.anneal_epochs else 1.0
+        epochs = steps / self._steps_an_epoch
+        share = min(1.0, epochs / self.anneal_epochs) if self.anneal_epochs else 1.0
         if self.annealing == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         for optimizer, before in zip(trainer.optimizers, self._lrs, strict=True):
@@ -101,11 +101,11 @@ class StochasticWeightAveraging(Averaging):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        step = trainer.global_step
-        if not self.has_stepped(trainer) or step <= self._first_step:
+        step, first = steps_done(trainer), self._first_step(trainer)
+        if not self.has_stepped(trainer) or step <= first:
             return
         if self.every_n_steps:
-            is_due = (step - math.floor(self._first_step)) % self.every_n_steps == 0
+            is_due = (step - math.floor(first)) % self.every_n_steps == 0
         else:
             is_due = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if is_due:
@@ -147,7 +147,9 @@ class StochasticWeightAveraging(Averaging):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add the average, by parameter name."""
-        if self.average.count and not self.is_saving:
+        if self.is_saving:
+            checkpoint["state_dict"] = self.average.widened(trainer, checkpoint["state_dict"])
+        elif self.average.count:
             checkpoint.setdefault("averages", {})["swa"] = self.average.gathered(trainer)
 
     def on_load_checkpoint(
@@ -206,6 +208,8 @@ class _Measuring:
         self.reduce = reduce
         self.counts = True
         self.batches = 0
+        # In double precision, whatever the layer's.
+        self.means: list[Tensor] = []
 
     def __enter__(self) -> None:
         self.layer.reset_running_stats()
@@ -232,5 +236,6 @@ class _Measuring:
     def _keep(self, mean: Tensor, variance: Tensor) -> None:
         self.batches += 1
         running: Any = (self.layer.running_mean, self.layer.running_var)
-        for kept, new in zip(running, (mean, variance), strict=True):
-            kept.lerp_(new.to(kept.dtype), 1 / self.batches)
+        self.means = self.means or [torch.zeros_like(mean), torch.zeros_like(variance)]
+        for kept, average, new in zip(running, self.means, (mean, variance), strict=True):
+            kept.copy_(average.lerp_(new, 1 / self.batches))

@@ -22,17 +22,17 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     IterDataPipe,
+    RandomSampler,
+    SequentialSampler,
 )
 
 from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
 from ..compat.of_torch import iterator_of
-from ..errors import UserError
-from .proxy import ResumedSampler
+from ..errors import UserError, say
+from .proxy import Proxy, ResumedSampler
 from .random import Draws, RankStream
 from .share import SharedLoader, cut_rows, part_of
-from .stream import StreamLoader
-
-END = object()
+from .stream import END, StreamLoader, fingerprint
 
 
 class RankLoader(SharedLoader):
@@ -69,7 +69,7 @@ class RankLoader(SharedLoader):
         """The replacement of the loader's batch sampler, or of its sampler if it has none."""
         batches: Any = self.loader.batch_sampler
         if batches is None:
-            return CommonSampler(self.loader.sampler, self.stream)
+            return CommonSampler(self.loader.sampler, self)
         if isinstance(batches, IndexBatchSamplerWrapper):
             return SeenIndices(RankIndices(sampler_seen(batches), self))
         return RankIndices(batches, self)
@@ -164,26 +164,24 @@ class CommonSampler(ResumedSampler):
 
     start: int = 0
 
-    def __init__(self, inner: Any, stream: RankStream) -> None:
+    def __init__(self, inner: Any, loader: RankLoader) -> None:
         super().__init__(inner)
-        self.stream = stream
+        self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
         walked = super().__iter__()
         while True:
-            with self.stream.common():
+            with self.loader.stream.common():
                 indices: Any = next(walked, END)
             if indices is END:
                 return
+            if self.loader.fingerprint is None:
+                self.loader.fingerprint = fingerprint(indices)
             yield indices
 
 
 class RankIndices(CommonSampler):
     """Wraps a batch sampler, and yields this rank's indices of each batch."""
-
-    def __init__(self, inner: Any, loader: RankLoader) -> None:
-        super().__init__(inner, loader.stream)
-        self.loader = loader
 
     def __iter__(self) -> Iterator[list[Any]]:
         loader = self.loader
@@ -204,6 +202,34 @@ class SeenIndices(IndexBatchSamplerWrapper):
         if loader.rank >= loader._totals[max(loader._totals)]:  # the sample is another rank's
             self.seen_batch_indices[-1] = []
         return indices
+
+
+class UnsharedLoader(Proxy):
+    """Wraps a loader that has no indices to divide: every rank gets all of its batches.
+
+    Attributes:
+        fingerprint: A checksum of the first batch, to compare ranks by.
+        is_compared: Whether the ranks have compared it.
+    """
+
+    _of = "loader"
+    fingerprint: int | None = None
+    is_compared: bool = False
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        # Made at once, not lazily: it may draw.
+        return self._compared(iter(self.loader))
+
+    def _compared(self, batches: Iterator[Any]) -> Iterator[Any]:
+        first = next(batches, END)
+        if first is END:
+            return
+        self.fingerprint = fingerprint(first)
+        yield first
+        yield from batches
 
 
 def draw_base_seed(loader: DataLoader[Any]) -> None:
@@ -282,16 +308,34 @@ def without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
     return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **options)
 
 
+def undistributed(sampler: DistributedSampler[Any]) -> Any:
+    """What a DistributedSampler would be in one process: PyTorch's own, or one of a single rank."""
+    if type(sampler) is DistributedSampler:
+        return (RandomSampler if sampler.shuffle else SequentialSampler)(sampler.dataset)  # type: ignore[arg-type]
+    whole, options = copy(sampler), (sampler.shuffle, sampler.seed, sampler.drop_last)
+    DistributedSampler.__init__(whole, sampler.dataset, 1, 0, *options)
+    return whole
+
+
+def undistribute(loader: DataLoader[Any]) -> None:
+    """Replace a DistributedSampler, which libraries add by themselves where they see ranks."""
+    replaced: dict[Any, Any] = {}
+    places = ((loader, "batch_sampler"), (loader, "sampler"), (loader.batch_sampler, "sampler"))
+    for holder, name in places:
+        sampler = getattr(holder, name, None)
+        if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
+            vars(holder)[name] = replaced.setdefault(sampler, undistributed(sampler))
+    for sampler, now in replaced.items():
+        if dist.get_rank() == 0:
+            say(
+                f"strategy: {type(sampler).__name__} of the loader is replaced by "
+                f"{type(now).__name__} of all samples, because the strategy divides each batch "
+                "among the ranks: the batch size is that of all ranks together"
+            )
+
+
 def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
     """Reject loaders whose batches ranks cannot share."""
-    batches: Any = loader.batch_sampler
-    sampler = getattr(batches, "sampler", loader.sampler)
-    several = num_replicas > 1 or (dist.is_initialized() and dist.get_world_size() > 1)
-    if several and isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
-        raise UserError(
-            "strategy: the loader has a DistributedSampler, but the strategy distributes samples "
-            "itself; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
-        )
     if num_replicas > 1 and not has_indices(loader):
         kind = type(loader.dataset if is_ordinary(loader) else loader).__name__
         raise UserError(
@@ -301,12 +345,16 @@ def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
         )
 
 
+def _are_several(num_replicas: int) -> bool:
+    return num_replicas > 1 or (dist.is_initialized() and dist.get_world_size() > 1)
+
+
 def shared_loader(
     loader: Any, rank: int, size: int, stream: RankStream, number: int, training: bool
 ) -> Any:
-    """Wrap a DataLoader so that it yields a rank's share; any other loader is returned as it is."""
+    """Wrap a DataLoader so that it yields a rank's share; every rank gets all of any other."""
     if not isinstance(loader, DataLoader):
-        return loader
+        return UnsharedLoader(loader) if _are_several(size) else loader
     if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:
         # Lightning would use the global rank (`seed_everything(workers=True)`), so ranks with the
         # same samples would augment them differently.
@@ -314,8 +362,10 @@ def shared_loader(
     if is_stream(loader):
         return StreamLoader(loader, rank=rank, num_replicas=size, training=training)
     reject_shared(loader, size)
+    if _are_several(size):
+        undistribute(loader)
     if not has_indices(loader):
-        return loader
+        return UnsharedLoader(loader) if _are_several(size) else loader
     return RankLoader(
         without_state(loader),
         rank=rank,

@@ -30,6 +30,7 @@ from ..compat.of_lightning import (
     monitored,
     resume_plateaus,
     validate_first,
+    validated_by_one_clock,
     validates_now,
 )
 from ..compat.patching import replaced
@@ -138,6 +139,7 @@ class TrainingEpochs:
             (validation, "increment_progress_to_evaluation_end", counted_only),
         ):
             self._patches.enter_context(replaced(loop, name, method))
+        self._patches.enter_context(validated_by_one_clock(trainer))
 
     def resume_from(self, place: Place) -> None:
         """Resume where a checkpoint was written; called before Lightning sets up the loaders."""

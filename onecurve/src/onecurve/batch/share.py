@@ -94,9 +94,15 @@ class SharedLoader(Proxy, ABC):
         loader: The user's loader.
         rank: This rank's number among the ranks that see different samples.
         num_replicas: The number of those ranks.
+
+    Attributes:
+        fingerprint: A checksum of the first global batch, or its indices, to compare ranks by.
+        is_compared: Whether the ranks have compared it.
     """
 
     _of = "loader"
+    fingerprint: int | None = None
+    is_compared: bool = False
     loader: Any
     rank: int
     num_replicas: int
@@ -125,13 +131,19 @@ class SharedLoader(Proxy, ABC):
         """Note that a global batch has been trained on."""
 
 
+def loaders_in_step(combined: CombinedLoader, dataloader_idx: int = 0) -> list[Any]:
+    """The loaders that contribute to a step."""
+    loaders: list[Any] = combined.flattened
+    if is_one_after_the_other(combined):
+        loaders = loaders[dataloader_idx : dataloader_idx + 1]
+    return loaders
+
+
 def shared_in_step(
     combined: CombinedLoader, batch_idx: int, dataloader_idx: int = 0
 ) -> list[SharedLoader]:
     """The loaders that contribute to a step; none if ranks do not share one of them."""
-    loaders: list[Any] = combined.flattened
-    if is_one_after_the_other(combined):
-        loaders = loaders[dataloader_idx : dataloader_idx + 1]
+    loaders = loaders_in_step(combined, dataloader_idx)
     if not all(isinstance(loader, SharedLoader) for loader in loaders):
         return []
     return [loader for loader in loaders if loader.share(batch_idx).total]

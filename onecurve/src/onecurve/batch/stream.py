@@ -30,19 +30,13 @@ END = object()
 
 
 class StreamLoader(SharedLoader):
-    """A rank's share of the batches of a `DataLoader` over an `IterableDataset`.
-
-    Attributes:
-        fingerprint: A checksum of the first global batch, to compare ranks by.
-        is_compared: Whether the ranks have compared it.
-    """
+    """A rank's share of the batches of a `DataLoader` over an `IterableDataset`."""
 
     epoch: int
     _trained: int
     _ended: bool
     _states: dict[int, Any]
     _put: Any
-    is_compared: bool
 
     def __init__(
         self, loader: DataLoader[Any], *, rank: int, num_replicas: int, training: bool
@@ -64,7 +58,6 @@ class StreamLoader(SharedLoader):
         elif training and is_stateful(dataset) and loader.num_workers == 0:
             keeper = dataset
         vars(self).update(_source=source, _keeps=keeps, _keeper=keeper, training=training)
-        vars(self).update(fingerprint=0, is_compared=False)
         self._reset(0)
 
     def _reset(self, epoch: int, batches: int = 0, put: Any = None) -> None:
@@ -201,7 +194,8 @@ def fingerprint(samples: Any) -> int:
     number = 0
     for leaf in tree_leaves(samples):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-            leaf = leaf.detach().cpu().flatten().view(torch.uint8).numpy()
+            plain = leaf.detach().as_subclass(Tensor)
+            leaf = plain.cpu().flatten().view(torch.uint8).numpy()
         if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
             number = crc32(leaf.tobytes(), number)
         elif isinstance(leaf, int | float | str | bytes):

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from .. import machine
+from ..optim.steps import steps_done
 from ..strategies.mesh.ranks import each_rank_has
 
 
@@ -24,12 +25,12 @@ class DeviceStats(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._before = time.perf_counter(), time.process_time()
-        self._last_step = trainer.global_step
+        self._last_step = steps_done(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if trainer.global_step - self._last_step < self.every_n_steps:
+        if steps_done(trainer) - self._last_step < self.every_n_steps:
             return
-        self._last_step = trainer.global_step
+        self._last_step = steps_done(trainer)
         ranks = each_rank_has(self._measure(trainer.strategy.root_device), None)
         stats = {
             f"device/rank_{rank}/{name}": value
@@ -37,7 +38,7 @@ class DeviceStats(Callback):
             for name, value in values.items()
         }
         for logger in trainer.loggers:
-            logger.log_metrics(stats, step=trainer.global_step - 1)
+            logger.log_metrics(stats, step=steps_done(trainer) - 1)
 
     def _measure(self, device: torch.device) -> dict[str, float]:
         before, now = self._before, (time.perf_counter(), time.process_time())

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ..compat.of_torch import tensor_leaves, tree_map_only
 from ..errors import UserError
+from ..optim.steps import steps_done
 
 
 class Finding(NamedTuple):
@@ -61,7 +62,7 @@ class NanGuard(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        if trainer.global_step % self.every_n_steps:
+        if steps_done(trainer) % self.every_n_steps:
             return
         strategy: Any = trainer.strategy
         is_fine = self._loss is None or bool(self._loss.isfinite())
@@ -73,10 +74,10 @@ class NanGuard(Callback):
         finding = self._find(pl_module, strategy)
         shares = strategy.of_all_samples(tree_map_only(Tensor, torch.Tensor.cpu, self._batch))
         if trainer.is_global_zero:
-            torch.save({"step": trainer.global_step, "batch": shares}, self.file)
+            torch.save({"step": steps_done(trainer), "batch": shares}, self.file)
         where = finding.what if finding else "the loss, not the network"
         raise UserError(
-            f"callbacks.nan_guard: step {trainer.global_step}: a value is not finite, first in "
+            f"callbacks.nan_guard: step {steps_done(trainer)}: a value is not finite, first in "
             f"{where}; the batch is in {self.file}, the weights before the step in "
             f"{self.checkpoint}; try a smaller optimizer.lr, or trainer.gradient_clip_val=1.0"
         )

@@ -12,6 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ..errors import plain_console
+from ..optim.steps import steps_done, steps_in_all
 from ..strategies.strategy import OneCurve
 
 SECONDS_OF_A_WINDOW = 0.5
@@ -84,7 +85,7 @@ class ProgressLines(ProgressBar):
 
     def _time_left(self, trainer: Trainer) -> list[str]:
         """For the rest of the run, at the pace so far, validation included."""
-        done, total = steps_done(trainer), _steps_in_all(trainer)
+        done, total = steps_done(trainer), steps_in_all(trainer)
         steps = done - self._first_step
         if not steps or not 0 < total < math.inf:
             return []
@@ -105,7 +106,7 @@ class ProgressInTerminal(ProgressLines):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._run = self._add(_epoch(trainer), _steps_in_all(trainer))
+        self._run = self._add(_epoch(trainer), steps_in_all(trainer))
         self._update_run(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -165,7 +166,7 @@ class ProgressInTerminal(ProgressLines):
     def _update_run(self, trainer: Trainer) -> None:
         if self._bars is None or self._run is None:
             return
-        total = _steps_in_all(trainer)
+        total = steps_in_all(trainer)
         facts = [_step(trainer), self._speed(trainer), *self._time_left(trainer)]
         self._bars.update(
             self._run,
@@ -192,34 +193,13 @@ class ProgressInTerminal(ProgressLines):
             self._bars.console.print(line, highlight=False, soft_wrap=True)
 
 
-def steps_done(trainer: Trainer) -> int:
-    """The steps of the run so far; of a task that steps its optimizers by hand, its batches.
-
-    Lightning's `global_step` counts the steps of each optimizer then.
-    """
-    if trainer.lightning_module.automatic_optimization:
-        return trainer.global_step
-    return trainer.fit_loop.total_batch_idx + 1
-
-
-def _steps_in_all(trainer: Trainer) -> float:
-    """The steps of the whole run, as `steps_done` counts them, as far as is known."""
-    steps, most = trainer.global_step, trainer.max_steps
-    if trainer.lightning_module.automatic_optimization or most < 0 or not steps:
-        return trainer.estimated_stepping_batches
-    # The run ends after so many steps of all optimizers together.
-    epochs = math.inf if trainer.max_epochs == -1 else trainer.max_epochs or 1
-    batches = math.ceil(most * steps_done(trainer) / steps)
-    return min(trainer.num_training_batches * epochs, batches)
-
-
 def _epoch(trainer: Trainer) -> str:
     epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
     return f"epoch {trainer.current_epoch + 1}/{epochs}"
 
 
 def _step(trainer: Trainer) -> str:
-    total = _steps_in_all(trainer)
+    total = steps_in_all(trainer)
     return f"step {steps_done(trainer)}" + (f"/{total}" if 0 < total < math.inf else "")
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..compat.patching import replaced
+from ..optim.steps import steps_done
 
 FETCHING = "].train_dataloader_next"
 SECTIONS = ("data", "step", "validation", "checkpoint")
@@ -60,12 +61,12 @@ class Throughput(Callback):
         self._clock.enter("step")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if trainer.global_step - self._last.step < self.every_n_steps:
+        if steps_done(trainer) - self._last.step < self.every_n_steps:
             return
         now = self._now(trainer)
         values = {f"throughput/{name}": value for name, value in self._rates(trainer, now).items()}
         for logger in trainer.loggers:
-            logger.log_metrics(values, step=trainer.global_step - 1)
+            logger.log_metrics(values, step=steps_done(trainer) - 1)
         self._last = now
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -109,7 +110,7 @@ class Throughput(Callback):
     def _now(self, trainer: Trainer) -> "Count":
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]
         batches = trainer.fit_loop.total_batch_idx + 1
-        return Count(trainer.global_step, batches, samples, dict(self._clock.seconds))
+        return Count(steps_done(trainer), batches, samples, dict(self._clock.seconds))
 
     def _rates(self, trainer: Trainer, now: "Count") -> dict[str, float]:
         spent = {name: now.seconds[name] - self._last.seconds[name] for name in SECTIONS}

@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from ..compat.of_lightning import accumulates, is_epoch_at_its_end
+from ..optim.steps import steps_done
 
 
 class BestAndLast(ModelCheckpoint):
@@ -128,7 +129,7 @@ class BestAndLast(ModelCheckpoint):
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _is_time(self, trainer: Trainer) -> bool:
-        if self.last_every_n_steps and trainer.global_step % self.last_every_n_steps == 0:
+        if self.last_every_n_steps and steps_done(trainer) % self.last_every_n_steps == 0:
             return True
         if not self.last_every_minutes:
             return False

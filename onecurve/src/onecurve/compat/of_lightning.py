@@ -6,6 +6,8 @@ strategies, callbacks and loggers do: `_setup_model`, `_get_process_group_backen
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -24,6 +26,8 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 )
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from .patching import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
 # - DefaultDtype: sets the default dtype in a context, as `Precision.forward_context` does.
@@ -102,6 +106,20 @@ def validates_now(trainer: Trainer) -> bool:
     step: Any = loop.batch_progress.current
     in_step = step.processed > step.completed
     return in_step and fetcher is not None and loop._should_check_val_fx(fetcher)
+
+
+def validated_by_one_clock(trainer: Trainer) -> AbstractContextManager[None]:
+    """Let the first rank alone say when `val_check_interval`, given as a time, is over.
+
+    Every rank would read its own clock, and wait for those that do not validate yet.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    if trainer._val_check_time_interval is None:
+        return nullcontext()
+    is_due = partial(type(loop)._should_check_val_fx, loop)
+    return replaced(
+        loop, "_should_check_val_fx", lambda fetcher: trainer.strategy.broadcast(is_due(fetcher))
+    )
 
 
 def validate_first(trainer: Trainer) -> None:

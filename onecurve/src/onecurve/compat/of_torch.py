@@ -126,12 +126,17 @@ def clipping_replaced(norm: Callable[..., Tensor], scale: Callable[..., None]) -
 # PyTorch: modules, tensors, operators
 
 
-def gather_before_backward(unit: FSDPModule, outputs: list[Tensor]) -> None:
-    """Make FSDP2 gather a unit's parameters when a gradient reaches one of these outputs.
+def let_gather(unit: FSDPModule) -> None:
+    """Prepare a unit as its first call does; outer units first."""
+    unit._get_fsdp_state()._lazy_init()
 
-    FSDP2 does the same for outputs that it finds itself; there is no public function for it.
+
+def begin_backward(unit: FSDPModule) -> None:
+    """Gather a unit for the backward pass that begins, and let FSDP2 end that pass.
+
+    FSDP2 does so by the outputs that it finds; there is no public function for it.
     """
-    unit._get_fsdp_state()._register_pre_backward_hook(outputs)
+    unit._get_fsdp_state()._pre_backward(torch.empty(0))
 
 
 def is_in_forward(unit: FSDPModule) -> bool:

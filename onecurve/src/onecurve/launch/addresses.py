@@ -1,49 +1,22 @@
-"""Where ranks and nodes meet: network addresses, and PyTorch's key-value stores at them.
+"""Where ranks meet: network addresses, and PyTorch's key-value stores at them.
 
 torch is imported only when a store is opened.
 """
 
 import os
-import re
 import socket
-import struct
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UserError
 from ..machine import Ranks, first_host, tell_lightning, unchanged_environment
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-
+HOST = "127.0.0.1"  # for a single node
 FIRST_SRUN_PORT = 15000  # as in Lightning
-SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
-
-
-def rendezvous(config: "DictConfig") -> str | None:
-    """`launch.rendezvous`, or the address that Kubeflow sets in its pods; None without both."""
-    given: str | None = config.launch.rendezvous
-    if given is not None:
-        return str(given)
-    if endpoint := os.environ.get("PET_RDZV_ENDPOINT"):
-        return endpoint
-    # A TrainJob of Kubeflow only sets torchrun's variables, without a prefix.
-    for prefix in ("PET_", ""):
-        place = [os.environ.get(f"{prefix}MASTER_{part}") for part in ("ADDR", "PORT")]
-        if all(place):
-            return ":".join(map(str, place))
-    return None
-
-
-def is_host_and_port(endpoint: str) -> bool:
-    """Whether a string is HOST:PORT with a valid port."""
-    match = re.fullmatch(r"[\w.-]+:(\d+)", endpoint)
-    return match is not None and 1 <= int(match[1]) <= 65535
 
 
 def _is_here(host: str) -> bool:
@@ -79,39 +52,20 @@ def of_this_machine(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _interface_of(address: str) -> str | None:
-    """Name of the network interface that has an IPv4 address, such as "eth0"; None if not found."""
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            # An interface without an address raises OSError.
-            with suppress(OSError):
-                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
-                if socket.inet_ntoa(reply[20:24]) == address:
-                    return name
-    return None
+def gloo_on_loopback() -> None:
+    """Make gloo listen on this machine alone, unless GLOO_SOCKET_IFNAME says otherwise.
 
-
-def name_interface(address: str) -> None:
-    """Make gloo use the network of the name or address by which others reach this machine.
-
-    By default gloo resolves the machine's own name, which may belong to another network.
+    By default it resolves the machine's own name, which is an address on a network.
     """
-    if "GLOO_SOCKET_IFNAME" not in os.environ:
-        with suppress(OSError):
-            if interface := _interface_of(socket.gethostbyname(address)):
-                os.environ["GLOO_SOCKET_IFNAME"] = interface
+    loopback = {"lo", "lo0"}.intersection(name for _, name in socket.if_nameindex())
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", *loopback)
 
 
 def stay_on_this_machine(ranks: Ranks) -> None:
     """If all ranks are on this machine and meet on loopback, make gloo listen there only."""
-    host = os.environ.get("MASTER_ADDR", "")
-    if ranks.nodes == 1 and host in ("localhost", "127.0.0.1"):
-        name_interface("127.0.0.1")
+    if ranks.nodes == 1 and os.environ.get("MASTER_ADDR", "") in ("localhost", HOST):
+        gloo_on_loopback()
 
 
 def main_address(ranks: Ranks) -> tuple[str, int]:
@@ -129,7 +83,6 @@ def main_address(ranks: Ranks) -> tuple[str, int]:
     return host, int(os.environ.setdefault("MASTER_PORT", "29500"))
 
 
-HOST = "127.0.0.1"  # for a single node
 BACKLOG = 2048
 ANSWER = timedelta(seconds=30)
 

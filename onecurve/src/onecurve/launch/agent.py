@@ -1,7 +1,7 @@
 """The agent of this node: torchelastic starts the node's ranks from a warm forkserver.
 
 The server has imported all packages once, and forks a rank in milliseconds. The agent's process is
-never a rank itself. Each node has an agent, as it would with torchrun.
+never a rank itself. Ranks on several nodes are started by torchrun or srun.
 Source: https://docs.pytorch.org/docs/stable/elastic/agent.html
 """
 
@@ -27,32 +27,28 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
-    RendezvousTimeoutError,
     rendezvous_handler_registry,
 )
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
-from ..machine import is_alive, unchanged_environment
+from ..machine import SIGNALS, is_alive, unchanged_environment
 from . import worker
 from .addresses import HOST, listening_store
-from .context import SIGNALS, RankFailed, unless_stopped
-from .meeting import Nodes
+from .context import STOPPING, RankFailed, unless_stopped
 from .process import log_file
 
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
 SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": 5} if CAN_SHUT_DOWN_SOON else {}
-# Environment variables that are changed while torchelastic runs. With a store shared with its ranks
-# (torch 2.15) an agent would wait forever for a node that joins later.
+# Changed while torchelastic runs: the ranks of each attempt have a store of their own.
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 
 SILENCED = (
     *("torch.distributed.elastic", "torch.distributed.launcher"),
     *("torch.multiprocessing", "torchelastic-events-null"),
 )
-WHAT_NOW = "resume=last resumes the run, and launch.max_restarts=1 waits for the node to come back"
 # The options of torchelastic's LaunchConfig for a single node.
 ONE_NODE: dict[str, Any] = {
     "min_nodes": 1,
@@ -92,15 +88,13 @@ def start_ranks(
     *,
     processes: int,
     max_restarts: int = 0,
-    timeout_seconds: float = 600,
 ) -> Any:
     """Start the ranks of this node, and wait until they end.
 
-    After the failure of one all of them are restarted, `max_restarts` times; nodes wait for each
-    other for `timeout_seconds`.
+    After the failure of one all of them are restarted, `max_restarts` times.
 
     Returns:
-        The result of `work` on rank 0; None if rank 0 is on another node.
+        The result of `work` on rank 0.
 
     Raises:
         RankFailed: If a rank failed; names the rank and holds its traceback.
@@ -112,15 +106,14 @@ def start_ranks(
             logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.stdout.flush()
     context, logs = options.context, options.logs
-    nodes = context.members if context and isinstance(context.members, Nodes) else None
     with (
         unchanged_environment(AGENT_VARIABLES, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
         tempfile.TemporaryDirectory(prefix="ranks-") as folder,
     ):
         shared = Path(folder)
-        where = nodes.launch_options(timeout_seconds) if nodes else ONE_NODE
         agent = LaunchConfig(
-            **{"run_id": uuid.uuid4().hex, **where},
+            **ONE_NODE,
+            run_id=uuid.uuid4().hex,
             nproc_per_node=processes,
             max_restarts=max_restarts,
             start_method="forkserver",
@@ -133,18 +126,14 @@ def start_ranks(
             options,
             context=context.for_ranks() if context else None,
             shared=shared,
-            has_nodes=nodes is not None,
         )
         (shared / worker.LISTENING).mkdir()
         try:
             with passing_on(shared / worker.LISTENING, processes) as received:
                 results = elastic_launch(agent, worker.main)(work, arguments, options)
         except (ChildFailedError, SignalException, RendezvousError, DistError) as error:
-            raise _failure_of(error, logs, nodes) from None
-    for result in results.values():
-        # Rank 0 may be on another node, but a signal stops all ranks.
-        unless_stopped(result, received)
-    return results.get(0)
+            raise _failure_of(error, logs) from None
+    return unless_stopped(results[0], received)
 
 
 @contextmanager
@@ -157,9 +146,12 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
     received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        pids = list(filter(is_alive, [int(path.name) for path in ranks.glob("*")]))
+        pids = list(filter(is_alive, [int(path.name) for path in ranks.glob("[0-9]*")]))
         is_second_ctrl_c = number == signal.SIGINT and number in received
         received.append(number)
+        # The signal may have reached the ranks first: they save, and some may have ended.
+        if (ranks / STOPPING).exists() and not is_second_ctrl_c:
+            return
         if is_second_ctrl_c or len(pids) < processes:
             raise SignalException("asked to stop", signal.Signals(number))
         for pid in pids:
@@ -176,16 +168,12 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserError | RankFailed:
+def _failure_of(error: Error, logs: Path | None) -> UserError | RankFailed:
     """The error to raise: the failure of the rank that failed first, or what ended the run."""
     if isinstance(error, SignalException):
         return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
-    if isinstance(error, RendezvousTimeoutError) and nodes:
-        return RankFailed(nodes.missing(nodes.smallest - 1))
     if not isinstance(error, ChildFailedError):
-        place = nodes.endpoint if nodes else "this machine"
-        line = f"the node at {place} is gone, or the run there has ended; {WHAT_NOW}"
-        return RankFailed(line, lost_contact=True)
+        return RankFailed(f"the ranks could not be started: {type(error).__name__}: {error}")
     rank, first = error.get_first_failure()
     message = first.error_file_data.get("message", "")
     details = message if isinstance(message, dict) else {}
@@ -197,8 +185,4 @@ def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserErr
     trace = re.sub(r'  File ".*torch.distributed.elastic.*\n(?:    .*\n)+', "", trace, count=1)
     how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
     where = f"rank {rank} {how}" + (f" (its log: {log_file(logs, rank)})" if logs else "")
-    if nodes and worker.lost_contact(said):
-        return RankFailed(f"another node is gone: {where}: {said}; {WHAT_NOW}", lost_contact=True)
-    return RankFailed(
-        f"{where}\n{trace}" if trace else where, lost_contact=worker.lost_contact(said)
-    )
+    return RankFailed(f"{where}\n{trace}" if trace else where)

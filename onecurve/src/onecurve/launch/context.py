@@ -31,7 +31,7 @@ class Attempt(NamedTuple):
 class Members:
     """The processes of a run that were started separately: this one alone.
 
-    `onecurve.launch.meeting.Meeting` is several: the ranks of torchrun or srun, or several nodes.
+    `onecurve.launch.meeting.Meeting` is several: the ranks of torchrun or srun.
     """
 
     index = 0
@@ -77,6 +77,9 @@ class RunContext:
         return replace(self, members=Members(), held=None)
 
 
+STOPPING = "stopping"
+"""A file in `RunContext.listening` once ranks have agreed to stop at a signal."""
+
 Metrics = dict[str, float]
 Result = TypeVar("Result")
 
@@ -85,27 +88,18 @@ Result = TypeVar("Result")
 STOPPED = "stopped_by_signal"
 DIFFERS = "differs"
 
-# The signals that stop training. Of several the last in this order counts.
-SIGNALS = tuple(
-    getattr(signal, name)
-    for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
-    if hasattr(signal, name)
-)
-
 
 class RankFailed(Exception):
     """A rank failed, or was killed.
 
     Attributes:
         status: The exit status of the command.
-        lost_contact: Whether the rank only noticed that another one was gone.
         cause: The last error in the message's traceback; without one, the first line.
     """
 
-    def __init__(self, message: str, status: int = 1, lost_contact: bool = False) -> None:
+    def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
-        self.lost_contact = lost_contact
         errors = re.findall(r"^[\w.]+(?:Error|Exception)\b.*", message, re.MULTILINE)
         self.cause = errors[-1] if errors else message.strip().partition("\n")[0]
 

@@ -10,6 +10,7 @@ import threading
 from multiprocessing import resource_tracker, util
 
 from ..errors import UserError
+from ..machine import signals_blocked, unchanged_environment
 
 # Imported in this order; packages that are not installed are skipped.
 PRELOADED = (
@@ -25,6 +26,7 @@ PRELOADED = (
 # The path of a socket has at most 107 bytes, including two components that multiprocessing adds.
 LONGEST_FOLDER = 60
 SHORT_FOLDER = "/tmp"
+WARNINGS, QUIET_TRACKER = "PYTHONWARNINGS", "ignore:resource_tracker"
 
 # Parts of error lines.
 MISSING = "forkserver, which this system does not have"
@@ -49,15 +51,15 @@ def warm_up() -> None:
     # If the parent of a search has imported Optuna, its ranks will need it as well.
     search = [name for name in ("optuna",) if name in sys.modules]
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *search])
-    # Started first, because starting it unblocks SIGINT.
-    resource_tracker.ensure_running()
-    # The server ignores Ctrl-C: otherwise it would print a traceback while it imports. Its children
-    # unblock the signal in forkserver_start.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
+    # Ranks need both until they have saved: no signal to all processes of the run is to end them.
+    # Children of the server unblock signals in forkserver_start.
+    # What a command that is killed has left, the tracker removes without a word.
+    quiet = {WARNINGS: ",".join(filter(None, (os.environ.get(WARNINGS), QUIET_TRACKER)))}
+    with signals_blocked(), unchanged_environment((WARNINGS,), quiet):
+        resource_tracker.ensure_running()
+    # Once more, because that has unblocked two of them.
+    with signals_blocked():
         forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _keep_addresses_short() -> None:

@@ -1,7 +1,7 @@
 """The first module that the forkserver imports: sets up how it ends and how its children begin.
 
-The server ends at once when its last client is gone. It was started with SIGINT blocked; its
-children unblock it.
+The server ends at once when its last client is gone. It was started with signals blocked; its
+children unblock them.
 """
 
 import gc
@@ -10,11 +10,12 @@ import signal
 import sys
 from types import TracebackType
 
+from ..machine import SIGNALS
 from .process import QuickExit
 
 
 def _in_child() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     # Imported objects stay alive: the garbage collector need not visit them.
     gc.freeze()
     sys.excepthook = _show_unless_parent_is_gone

@@ -1,10 +1,12 @@
 """`onecurve.launch`: runs a function of a script in several ranks on this machine."""
 
+import ast
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,6 +67,7 @@ def launch(
                 if refusal := user_error_behind(error):
                     raise refusal from None
                 raise
+    _reject_without_guard()
     _reject_unpicklable(function, arguments)
     warm_up()
     from .agent import start_ranks
@@ -79,6 +82,22 @@ def launch(
             raise KeyboardInterrupt from None
         raise
     return result
+
+
+def _reject_without_guard() -> None:
+    """Reject a call that each rank would come to again, as it imports the script."""
+    main = sys.modules["__main__"]
+    for frame, line in traceback.walk_stack(None):
+        code, file = frame.f_code, Path(frame.f_code.co_filename)
+        if frame.f_globals is vars(main) and code.co_name == "<module>" and file.is_file():
+            # A package's __main__.py is not imported by ranks.
+            for part in ast.parse(file.read_bytes()).body if file.name != "__main__.py" else ():
+                is_guard = isinstance(part, ast.If) and "__name__" in ast.unparse(part.test)
+                if part.lineno <= line <= (part.end_lineno or line) and not is_guard:
+                    raise UserError(
+                        f"{file.name}, line {line}: starts ranks, each of which imports this "
+                        'script; write it beneath if __name__ == "__main__":'
+                    )
 
 
 def _reject_unpicklable(function: Callable[..., Any], arguments: Any) -> None:

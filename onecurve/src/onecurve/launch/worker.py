@@ -1,6 +1,7 @@
 """The process of a rank: logging, breakpoints, errors and the process group around its work."""
 
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -20,7 +21,7 @@ from torch import distributed
 from .. import machine
 from ..errors import UserError, hide_frames_above_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
-from .addresses import HOST, listening_store, name_interface, stay_on_this_machine
+from .addresses import HOST, gloo_on_loopback, listening_store, stay_on_this_machine
 from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .forkserver import end_with_the_parent
 from .meeting import meet_ranks
@@ -66,9 +67,10 @@ class RankOptions:
     logs: Path | None = None  # the folder for log files; None to leave everything on the console
     # The folder that the agent shares with its ranks; None if torchrun is the agent.
     shared: Path | None = None
-    has_nodes: bool = False  # whether the run may have other nodes, now or later
     debug_rank: int = 0  # the rank that `breakpoint()` stops
     verbose: Verbose = False  # which loggers log debug messages, see `Verbose`
+    # How a rank starts processes, such as the workers of its loaders: as the script does.
+    start_method: str = field(default_factory=multiprocessing.get_start_method)
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
@@ -86,6 +88,8 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
 def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
     if options.shared:
         end_with_the_parent()
+    # Python would have a rank start them from a forkserver, because it was.
+    multiprocessing.set_start_method(options.start_method, force=True)
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs
@@ -127,7 +131,7 @@ def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> A
 def _of_attempt(
     context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
 ) -> RunContext:
-    if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
     met = meet_ranks(ranks, config, context.run_dir)
     return replace(context, members=met.members, attempt=met.attempt)
@@ -174,7 +178,7 @@ def only_rank() -> Iterator[None]:
     with unchanged_environment(VARIABLES_OF_ONE_RANK):
         os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-        name_interface(HOST)
+        gloo_on_loopback()
         try:
             yield
         finally:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from ..wording import for_reader
+
 if TYPE_CHECKING:
     from .runs import Watch
 
@@ -246,7 +248,7 @@ def _most_apart(plain: "Watch", other: "Watch") -> str:
     return max(apart, key=lambda key: float(apart[key]), default="")
 
 
-@dataclass
+@dataclass(repr=False)
 class Parity:
     """The comparison of a strategy with a plain Trainer.
 
@@ -280,7 +282,13 @@ class Parity:
             return "\n".join([*lines, f"{self.title}: equal"])
         first = min((r for r in self.rows if r.step is not None), key=lambda row: row.step or 0)
         lines.append(f"{self.title}: first {first.quantity} in step {first.step}, {first.what}")
-        return "\n".join([*lines, *(f"Likely {kind}: {TO_DO[kind]}." for kind in self.kinds)])
+        return "\n".join(
+            [*lines, *(f"Likely {each}: {for_reader(TO_DO[each])}." for each in self.kinds)]
+        )
+
+    def __repr__(self) -> str:
+        """The table, for `print` and for a notebook."""
+        return self.table() if self.rows else self.title
 
     def draw(self, path: str | Path) -> None:
         """Write a page with the curves of the loss, and all differences by step."""

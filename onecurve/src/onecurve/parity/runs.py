@@ -4,11 +4,14 @@ A callback and a logger record the quantities to compare.
 """
 
 import copy
+import logging
 import random
 import shutil
 import tempfile
+import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +96,7 @@ def parity(
 def compare_in_rank(comparison: Comparison) -> Parity:
     """Run the comparison in one rank."""
     strategy, options = comparison.strategy, comparison.options
-    with unchanged_environment(LIGHTNING_VARIABLES[:2]):
+    with unchanged_environment(LIGHTNING_VARIABLES[:2]), only_the_table():
         save = Watch(max(1, comparison.steps * 3 // 4))  # inside the second epoch
         other = train_watched(comparison, save, {"strategy": copy.deepcopy(strategy)})
         again = None
@@ -115,6 +118,22 @@ def compare_in_rank(comparison: Comparison) -> Parity:
     rows += [row_of_resume(other, again, comparison.tolerance)] if again else []
     title = f"{name} beside a plain Trainer, in float64"
     return Parity(title, rows, kinds_of(rows, plain, other), plain.curves, other.curves)
+
+
+@contextmanager
+def only_the_table() -> Iterator[None]:
+    """Silence what Lightning says of each of the runs, errors excepted."""
+    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\.")
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def plain_trainer(devices: list[int] | int = 1) -> dict[str, Any]:

@@ -288,9 +288,23 @@ class CallbackAPI(Strategy):
         epochs = self.epochs
         # Not if a callback restores the state from the beginning of this fit: loaders exist then.
         if epochs is not None and epochs.trainer.train_dataloader is None:
+            self._take_live_weights(checkpoint)
             epochs.resume_from(Place(checkpoint))
             ends_with_its_epoch(epochs.trainer)
         return checkpoint
+
+    def _take_live_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Resume from the weights of training where the saved ones are an average of them."""
+        callbacks: Any = self._connected_module.trainer.callbacks  # type: ignore[attr-defined]
+        is_kept = any(getattr(each, "keeps_live_weights", False) for each in callbacks)
+        if is_kept or "live" not in checkpoint.get("averages", {}):
+            return
+        checkpoint["state_dict"] = checkpoint["averages"].pop("live")
+        if self.is_global_zero:
+            print(
+                "resume: the checkpoint has the exponential average that was kept, and none is "
+                "kept now: training continues from its own weights, which are there as well"
+            )
 
     @contextmanager
     def _ungrouped_metrics(self) -> Iterator[None]:

@@ -22,18 +22,18 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
-from ..batch.loader import size_of_batch
+from ..batch.loader import UnsharedLoader, size_of_batch
 from ..batch.random import Draws, RankStream
 from ..batch.resume import TrainingEpochs
 from ..batch.share import (
     Share,
     SharedLoader,
     combined_share,
+    loaders_in_step,
     share_of,
     shared_in_step,
     uneven_shares,
 )
-from ..batch.stream import StreamLoader
 from ..compat.of_lightning import ends_batch, loaders_of, loaders_under_way, starts_again
 from ..compat.patching import replaced
 from ..errors import UserError, say
@@ -167,10 +167,10 @@ class TaskStep:
         loop = self.module.trainer.fit_loop
         combined = loaders_of(loop)
         assert combined is not None
+        self.compare_first_batches(loaders_in_step(combined))
         shared = shared_in_step(combined, loop.batch_idx)
         if not shared:
             return self._unshared(combined, *args)
-        self.compare_streams(shared)
         shares = [loader.share(loop.batch_idx) for loader in shared]
         if not self._reported_uneven and (line := uneven_shares(shares, self.size)):
             self._reported_uneven = True
@@ -251,7 +251,7 @@ class TaskStep:
         number = self._moved[dataloader_idx]
         self._moved[dataloader_idx] += 1
         loaders = shared_in_step(combined, number, dataloader_idx)
-        self.compare_streams(loaders)
+        self.compare_first_batches(loaders_in_step(combined, dataloader_idx))
         share = combined_share([loader.share(number) for loader in loaders]) if loaders else None
         self.evaluated = dataloader_idx, number, share
 
@@ -333,17 +333,27 @@ class TaskStep:
         self._count = total = self._sum(own)
         return own * self.size / total if total else 1.0
 
-    def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
-        """Reject streams that yield different samples on the ranks, by each one's first batch."""
+    def compare_first_batches(self, loaders: Sequence[Any]) -> None:
+        """Reject what yields different samples on the ranks, by each loader's first batch."""
         for loader in loaders:
-            if not isinstance(loader, StreamLoader) or loader.is_compared:
+            if not isinstance(loader, SharedLoader | UnsharedLoader) or loader.is_compared:
                 continue
             loader.is_compared = True
             if self.ranks is None:
                 continue
+            is_shared = isinstance(loader, SharedLoader)
+            kind = type(loader.loader).__name__
+            if is_shared:
+                kind = f"the loader of {type(loader.dataset).__name__}"
             if len(set(each_rank_has(loader.fingerprint, None))) > 1:
                 raise UserError(
-                    f"strategy: {type(loader.dataset).__name__} yields different samples on some "
-                    "ranks; let it yield the same ones on every rank: the strategy divides each "
-                    "batch among the ranks"
+                    f"strategy: {kind} yields different samples on some ranks; let it yield the "
+                    "same ones on every rank, without a sampler or shards for each, because the "
+                    "strategy divides the batches, or use strategy=single"
+                )
+            if not is_shared and self.size > 1 and self.module.trainer.is_global_zero:
+                say(
+                    f"strategy={self.name}: every rank computes every batch of {kind}, because it "
+                    "is no DataLoader: the curve is right, but more ranks are no faster; return a "
+                    "DataLoader(dataset, batch_size=...), of which each rank gets its share"
                 )

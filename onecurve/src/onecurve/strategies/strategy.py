@@ -26,6 +26,7 @@ from torch.optim import LBFGS, Optimizer
 from ..batch.loader import shared_loader
 from ..batch.random import Draws, RankStream, get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
+from ..batch.workers import keep_workers
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
@@ -261,6 +262,7 @@ class OneCurve(CallbackAPI):
     def process_dataloader(self, dataloader: object) -> object:
         """Wrap a loader so that it yields this rank's share."""
         trainer = self._connected_module.trainer
+        keep_workers(dataloader)
         loader = self.shared(dataloader)
         if trainer.training and self.epochs is not None:
             loader = self.epochs.loader(loader)

@@ -5,12 +5,14 @@ PyTorch in a step becomes a line that tells the author of a task what to change.
 """
 
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from traceback import extract_tb, walk_tb
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
@@ -37,6 +39,8 @@ DIFFERENTLY = (
     "self.trainer.strategy.gradient_norm() for a norm, initialize parts of a weight in __init__, "
     "or use strategy=fsdp"
 )
+MIXED = "got mixed torch.Tensor and DTensor"
+FREED = "out of bounds for storage of size 0"
 WORDS = {
     "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
     "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
@@ -49,8 +53,9 @@ WORDS = {
     "onecurve.StochasticWeightAveraging, or use strategy=ddp",
     "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
     "sharded differently from others; unfreeze by requires_grad alone, or use strategy=fsdp",
-    "out of bounds for storage of size 0": "parameters of {task} were freed before a backward pass "
-    "that its step runs by itself (torch.autograd.grad); use strategy=ddp",
+    FREED: "parameters of {task} were freed before a backward pass that its step runs by itself "
+    "(torch.autograd.grad), or that reaches a part of a module which it calls by itself; use "
+    "strategy.wrap=[...] with the class of that part, or strategy=ddp",
     "functorch transform": "{task} maps or differentiates its layers by torch.func, which cannot "
     "pass through layers that ranks share; use strategy=ddp",
     "not have been used in the graph": "{task} asks torch.autograd.grad for gradients of "
@@ -75,7 +80,7 @@ WORDS = {
     "cannot; use it with strategy=ddp, or strategy=single",
     "Operator c10d.allreduce_": "{task} logs a number that it computes from sharded weights or "
     "gradients; use self.trainer.strategy.gradient_norm() for a norm, or strategy=ddp",
-    "got mixed torch.Tensor and DTensor": "{task} computes with a sharded parameter, or with a "
+    MIXED: "{task} computes with a sharded parameter, or with a "
     "tensor made like one (zeros_like); call the module that holds it, use "
     "torch.zeros(..., device=self.device), or use strategy=ddp",
 }
@@ -166,6 +171,8 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     """Explain an error of PyTorch in one line; None for any other error."""
     said = str(error)
     lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
+    if MIXED in said or FREED in said:
+        lines = [*_past_its_unit(error, module), *lines]
     if isinstance(error, AssertionError) and not said:
         # For example `loss += penalty`, which would turn the loss into a DTensor in place.
         last = extract_tb(error.__traceback__)[-1:]
@@ -181,6 +188,37 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     if strategy == "fsdp":
         line = line.replace("strategy=fsdp", "strategy=ddp")
     return UserError(f"strategy={strategy}: {line}")
+
+
+def _past_its_unit(error: BaseException, task: nn.Module) -> list[str]:
+    """Explain that a module was used without the call for which its parameters are gathered.
+
+    FSDP2 gathers a unit for its call, not for its parts or its other methods.
+    """
+    names = {part: name for name, part in task.named_modules() if part is not task}
+    units: list[Any] = [part for part in names if isinstance(part, FSDPModule)]
+    frames = list(walk_tb(error.__traceback__))
+    for (caller, line), (frame, _) in pairwise(frames):
+        part, method = frame.f_locals.get("self"), frame.f_code.co_name
+        if not isinstance(part, nn.Module) or part not in names:
+            continue
+        unit = next((each for each in reversed(units) if part in {*each.modules()}), None)
+        if unit is None:
+            continue
+        if part is unit and method in (CALL, "wrapped_method"):  # of FSDP2
+            return []
+        name, kind = names[part], type(part).__name__
+        at = f"({Path(caller.f_code.co_filename).name}:{line})"
+        if part is unit:
+            return [
+                f"{{task}} calls {name}.{method} {at}, for which parameters are not gathered; use "
+                f"strategy.forward_methods=[{method}], or strategy=ddp"
+            ]
+        return [
+            f"{{task}} calls {name} {at} by itself, whose parameters are gathered when "
+            f"{names[unit]} is called; use strategy.wrap=[{kind}], or strategy=ddp"
+        ]
+    return []
 
 
 def _stepping(error: BaseException) -> str | None:

@@ -91,7 +91,7 @@ def test_rows_of_a_file_are_each_in_one_part(tmp_path: Path) -> None:
         assert len(held) > 4, part
     assert len(texts) == 80
     assert all(("odd" in text) == (label == "yes") for text, label in texts.items())
-    with pytest.raises(UserError, match=r"use 'data.labels=\[no,yes\]'"):
+    with pytest.raises(UserError, match=r"use labels=\['no', 'yes'\]"):
         instantiate(composed("data=snippets", options[0], *SHARES).data).prepare_data()
 
 

@@ -33,13 +33,14 @@ from ...errors import (
 from ...launch.context import RankFailed, RunContext, describe_failure, was_stopped
 from ...launch.process import QuickExit, print_lines_at_once
 from ...machine import unchanged_environment
+from ...wording import PROJECT
 from .. import one_run
 from ..run import record
 from . import resume
 from .check import in_one_line
 from .explain import explain
 from .hydra_hooks import checked_run, reject_without_checks
-from .resolvers import PROJECT, register_resolvers
+from .resolvers import register_resolvers
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 ENV_FILE = ".env"

@@ -1,5 +1,6 @@
 """Hydra's callback that validates a single run before its output directory is made."""
 
+import os
 import sys
 import time
 import traceback
@@ -7,20 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ... import machine
 from ...errors import REFUSED, UserError, say, stop
 from ...launch.context import RunContext
-from ...launch.meeting import meet
+from ...launch.meeting import meet_ranks
+from ..nodes import become_torchrun, is_pod_of_several
 from ..run.record import LockedDirectory, lock_directory
-from ..run.redaction import overrides_of, redact_command
+from ..run.redaction import overrides_of
 from .check import check, in_one_line
 
 # Callbacks that others may stand beside, but not replace or remove.
@@ -48,8 +50,8 @@ def ending_the_command(config: DictConfig) -> Iterator[None]:
 class RefuseBeforeRun(Callback):
     """Checks a single run before Hydra makes its output directory.
 
-    The nodes of a run agree on its directory here. The jobs of a sweep validate themselves, so that
-    a rejected one does not keep the others from running: `onecurve.app.sweep`.
+    Ranks that torchrun or srun has started agree on its directory here. The jobs of a sweep
+    validate themselves, so that a rejected one does not keep the others from running: `app.sweep`.
     """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -65,7 +67,9 @@ class RefuseBeforeRun(Callback):
                 for name in set(config) - {"hydra", *job}:
                     del config[name]
                 config.merge_with(job)
-            context = _hold(config, meet(config, partial(redact_command, overrides)))
+            if "strategy" in job and is_pod_of_several():
+                become_torchrun(job)
+            context = _hold(config, _context(config))
             RUN.set(context)
             # Of several members one prints on each terminal.
             if line and (context.members.is_first or machine.ranks_around() is None):
@@ -101,6 +105,20 @@ def checked_run() -> RunContext:
             "hydra.callbacks.refuse_before_run: checks a run before it starts, and was not called; "
             "have `hydra: default` among the defaults, and leave its callbacks as they are"
         )
+    return context
+
+
+def _context(config: DictConfig) -> RunContext:
+    """Agree with the other ranks of torchrun or srun, if there are any, on the run directory."""
+    run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
+    ranks = machine.ranks_around()
+    if ranks is None:
+        return RunContext(run_dir)
+    context = meet_ranks(ranks, config, run_dir)
+    with read_write(config.hydra), open_dict(config.hydra):
+        config.hydra.run.dir = str(context.run_dir)
+        if not context.members.is_first:
+            config.hydra.output_subdir = None
     return context
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from ...wording import PROJECT
+
 LONGEST_NAME = 120
-# The variable in which a command tells the processes that it starts where its script is.
-PROJECT = "ONECURVE_PROJECT"
 
 
 def numbered(count: int) -> list[str]:

@@ -2,13 +2,14 @@
 
 import netrc
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from ...config_model import Config
+from ...config_model import Config, as_override
 from ...errors import missing_packages
 from ..composed_run import ComposedRun
 
@@ -62,6 +63,17 @@ class SameRunWandbLogger(_Logger, extra="allow"):
     log_model: Literal["all"] | bool = Field(False, description="Also send checkpoints.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        for name, reserved, most in (("project", "/\\#?%:", 128), ("version", "/:;,#?'", None)):
+            value = str(getattr(self, name) or "")
+            if set(reserved).intersection(value) or value[:most] != value:
+                near = re.sub(r"[^\w.-]+", "-", value)[:most]
+                # A project's own key `project` is where the logger's comes from.
+                typed = name if run.get(name) == value else f"{key}.{name}"
+                yield (
+                    f"{as_override(typed, value)}: Weights & Biases takes none of {reserved} in it"
+                    f"{f', and at most {most} characters' if most else ''}; use "
+                    f"{as_override(typed, near)}"
+                )
         if run.get(f"{key}.offline") is False and not _has_wandb_key():
             yield (
                 f"{key}.offline=false: there is no key for Weights & Biases; run `wandb login` or "

@@ -101,6 +101,9 @@ class _Sharding(Ranks):
         "of the last layers, whose backward pass follows at once.",
     )
     cpu_offload: bool = Field(False, description="Keep and update shards in the CPU's memory.")
+    forward_methods: list[str] = Field(
+        [], description="Methods beside forward that use a module's parameters: [encode,decode]."
+    )
 
 
 class _Tensors(Ranks):

@@ -1,4 +1,4 @@
-"""The models of `trainer` and of `launch`: devices, and how their processes start and meet."""
+"""The models of `trainer` and of `launch`: devices, and how their processes start."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ...config_model import Config, Words
+from ...config_model import Config
 from ...launch import forkserver
-from ...launch.addresses import is_host_and_port, rendezvous
-from ...machine import count_cores, full_precision_name, nodes_asked
+from ...machine import count_cores, full_precision_name
 from ..composed_run import ComposedRun
+from ..nodes import torchrun_command
 from .groups import Count, Time
 
 TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
@@ -121,10 +121,9 @@ class Trainer(Config):
         yield from _against_ranks(run)
         yield from _against_node(run)
         if run.one_process and run.num_nodes > 1:
-            one = "trainer.num_nodes=1" if run.get("launch.nodes") is None else "launch.nodes=null"
             yield (
-                f"{_nodes_typed(run)}: strategy={run.strategy} is one process on one node; "
-                f"use {one}, or strategy=ddp launch.rendezvous=HOST:PORT"
+                f"trainer.num_nodes={run.num_nodes}: strategy={run.strategy} is one process on "
+                "one node; use trainer.num_nodes=1, or start strategy=ddp by torchrun on each node"
             )
         if run.devices > run.most_devices:
             serve, only_tried = run.most_devices, ""
@@ -218,34 +217,14 @@ def _waits_for_validation(run: ComposedRun) -> bool:
     return any(monitor.startswith("val/") for monitor in monitors)
 
 
-def _nodes_typed(run: ComposedRun) -> str:
-    asked = run.get("launch.nodes")
-    return f"trainer.num_nodes={run.num_nodes}" if asked is None else f"launch.nodes={asked}"
-
-
-Nodes = Annotated[
-    Count | Annotated[str, Field(pattern=r"^[1-9]\d*(:[1-9]\d*)?$")],
-    Words("a number of nodes, or MIN:MAX", "1:2"),
-]
-
-
 class Launch(Config):
     """How the processes of a run are started, on every node."""
 
     max_restarts: int = Field(ge=0, description="How often a failed run restarts its ranks.")
     debug_rank: int = Field(ge=0, description="The rank that breakpoint() stops; the others wait.")
-    rendezvous: str | None = Field(description="HOST:PORT of a node at which all nodes meet.")
-    nodes: Nodes | None = Field(
-        None,
-        description="The number of nodes, or MIN:MAX for nodes that come and go; null for "
-        "trainer.num_nodes.",
+    timeout_seconds: float = Field(
+        gt=0, description="How long ranks that torchrun or srun has started wait for each other."
     )
-    node_rank: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
-        "auto",
-        description="This node's number, from 0; auto for Kubeflow's, null to let torch number "
-        "nodes.",
-    )
-    timeout_seconds: float = Field(gt=0, description="How long nodes wait for each other.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         if not run.strategy:
@@ -256,68 +235,15 @@ class Launch(Config):
                 f"strategy={run.strategy}: starts its processes by {forkserver.MISSING}; "
                 f"use strategy=single or strategy=dp, or {forkserver.ELSEWHERE}"
             )
-        typed, nodes = self.rendezvous, run.num_nodes
-        if run.ranks is not None and typed is not None:
-            yield (
-                f"launch.rendezvous={typed}: not needed, because {run.ranks.starter} has started "
-                "the ranks; use launch.rendezvous=null"
-            )
-        if nodes == 1 and typed is not None:
-            yield (
-                f"launch.rendezvous={typed}: not needed for one node; add trainer.num_nodes=2, or "
-                "use launch.rendezvous=null"
-            )
         if self.debug_rank and self.debug_rank >= max(1, run.world_size):
             yield (
                 f"launch.debug_rank={self.debug_rank}: this run has the ranks 0 to "
                 f"{run.world_size - 1}; use one of them, such as launch.debug_rank=0"
             )
-        yield from self._reject_nodes(run)
-        # One node ignores a rendezvous that is left over in its environment.
-        if nodes == 1 or run.ranks is not None:
-            return
-        place = rendezvous(run.config)
-        if place is None:
+        is_alone = run.ranks is None and run.node.nodes in (None, 1)
+        if run.num_nodes > 1 and is_alone and not run.one_process:
             yield (
-                f"{_nodes_typed(run)}: the nodes need a place to meet; add "
-                "launch.rendezvous=HOST:PORT, where HOST is one of them, to the same command on "
-                "every node"
-            )
-        elif not is_host_and_port(place):
-            yield (
-                f"launch.rendezvous={place}: must be HOST:PORT with a port from 1 to 65535, such "
-                "as launch.rendezvous=10.0.0.1:29500"
-            )
-
-    def _reject_nodes(self, run: ComposedRun) -> Iterator[str]:
-        asked, rank = self.nodes, self.node_rank
-        if asked is not None:
-            smallest, largest = nodes_asked(run.config)
-            if smallest > largest:
-                yield (
-                    f"launch.nodes={asked}: must be MIN:MAX; use launch.nodes={largest}:{smallest}"
-                )
-            if run.ranks is not None:
-                yield (
-                    f"launch.nodes={asked}: {run.ranks.starter} has started the ranks; "
-                    "use launch.nodes=null"
-                )
-            fixed = largest if smallest == largest else None
-            if run.config.trainer.num_nodes not in ("auto", fixed):
-                yield (
-                    f"launch.nodes={asked}: but trainer.num_nodes={run.config.trainer.num_nodes}; "
-                    "use trainer.num_nodes=auto"
-                )
-        if not isinstance(rank, int) or run.ranks is not None:
-            return
-        smallest, largest = nodes_asked(run.config)
-        if smallest < largest:
-            yield (
-                f"launch.node_rank={rank}: torch numbers nodes that come and go; "
-                "use launch.node_rank=null"
-            )
-        elif rank >= largest:
-            yield (
-                f"launch.node_rank={rank}: the nodes are numbered from 0 to {largest - 1}; "
-                "use one of these, such as launch.node_rank=0"
+                f"trainer.num_nodes={run.num_nodes}: torchrun or srun starts the ranks of several "
+                f"nodes; type on each, with --node-rank=0, 1, ... and node 0 as HOST: "
+                f"{torchrun_command(run.num_nodes, run.devices)}"
             )

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from ...batch.random import draw_from, global_seed, kept_state
 from ...errors import UserError, say
 from ...figures import image_grid
+from ...optim.steps import steps_done
 from .classification import Collector, show_results
 from .images import as_arrays, labelled, pictures, titles
 from .options import Options
@@ -46,6 +47,7 @@ class Displays(Callback):
         self._is_new = False
         self._names_wanted = False
         self._classifies = True
+        self._step_shown = -1
         self._collector: Collector | None = None
 
     @property
@@ -87,9 +89,11 @@ class Displays(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Show what a step starts from: learning rates, gradients and parameters."""
-        if not self._is_on:
+        step, options = steps_done(trainer), self.options
+        # A task that steps by hand may step several optimizers in a batch.
+        if not self._is_on or step == self._step_shown:
             return
-        step, options = trainer.global_step, self.options
+        self._step_shown = step
         if step % options.scalars_every_n_steps == 0:
             values = _learning_rates(trainer) if options.learning_rates else {}
             if options.gradient_norm:
@@ -266,7 +270,7 @@ def _show_histograms(writer: Any, trainer: Trainer) -> None:
     for kind, tensors in kinds.items():
         for name, tensor in strategy.each_whole(tensors):
             if writer:
-                writer.histogram(f"{kind}/{name}", tensor.float().cpu(), trainer.global_step)
+                writer.histogram(f"{kind}/{name}", tensor.float().cpu(), steps_done(trainer))
 
 
 @runtime_checkable
@@ -284,7 +288,7 @@ class HasDisplays(Protocol):
 
 def _show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
     """Show what a task's `displays` returns. All ranks call this; rank 0 has a writer."""
-    step = trainer.global_step
+    step = steps_done(trainer)
     with torch.no_grad(), kept_state():
         draw_from(global_seed(), step)
         shown = task.displays()

@@ -12,6 +12,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassPre
 from torchmetrics.utilities.plot import plot_confusion_matrix, plot_curve
 
 from ...figures import image_grid, new_figure
+from ...optim.steps import steps_done
 from .images import as_arrays, class_names, labelled, pictures
 
 THRESHOLDS = 101
@@ -158,7 +159,7 @@ def _worst_of(parts: Sequence[Samples | None], count: int) -> Samples | None:
 def show_results(writer: Any, results: Results, trainer: Trainer, options: Any) -> None:
     """Draw the results of one validation: those of `callback.Options` that are on."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    step, names = trainer.global_step, class_names(data, len(results.confusion))
+    step, names = steps_done(trainer), class_names(data, len(results.confusion))
     if options.confusion_matrix:
         writer.figure("confusion_matrix", confusion_matrix(results.confusion, names), step)
     if options.pr_curves:

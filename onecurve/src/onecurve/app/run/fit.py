@@ -23,7 +23,6 @@ from rich.table import Table
 
 from ...callbacks.device_stats import PeakMemory
 from ...callbacks.garbage import GarbageCollection
-from ...callbacks.progress import steps_done
 from ...checkpoint.format import read_checkpoint, reject_incomplete_state, reject_other_network
 from ...checkpoint.resume_state import ResumeState, resume_loggers
 from ...checkpoint.storage import LocalFiles
@@ -38,6 +37,7 @@ from ...launch.context import (
     Stopped,
     diverged,
 )
+from ...optim.steps import steps_done
 from ...strategies.strategy import OneCurve
 from . import record, redaction
 from .instantiate import build, build_task, describe_error, load_trained, trainer_errors

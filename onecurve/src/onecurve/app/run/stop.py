@@ -16,10 +16,11 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
-from ...callbacks.progress import steps_done
 from ...checkpoint.storage import LocalFiles
 from ...compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
-from ...launch.context import SIGNALS, Stopped
+from ...launch.context import STOPPING, Stopped
+from ...machine import SIGNALS
+from ...optim.steps import steps_done
 
 
 class StopOnSignal(Checkpoint):
@@ -30,6 +31,7 @@ class StopOnSignal(Checkpoint):
 
     def __init__(self, file: Path, listening: Path | None = None) -> None:
         self.file = file
+        self.listening = listening
         self.pid_file = listening / str(os.getpid()) if listening else None
         self.requested = 0
         self._interrupts = 0
@@ -76,12 +78,16 @@ class StopOnSignal(Checkpoint):
             self._finish_vote()
             self._start_vote()
             agreed = self._finish_vote()
-        self._restore_handlers()
         if agreed:
             self._stop(trainer, agreed)
-
-    def on_exception(self, *_: Any, **__: Any) -> None:
         self._restore_handlers()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """A rank that ends by a signal may get it once more, from its agent."""
+        if self.listening is None or not isinstance(exception, Stopped):
+            self._restore_handlers()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = max(self.requested, 1 + SIGNALS.index(signal.Signals(number)))
@@ -105,6 +111,8 @@ class StopOnSignal(Checkpoint):
 
     def _stop(self, trainer: Trainer, agreed: int) -> None:
         self._finish_vote()
+        if self.listening is not None:
+            (self.listening / STOPPING).touch()
         trainer.save_checkpoint(self.file)
         storage = trainer.strategy.checkpoint_io
         if isinstance(storage, LocalFiles):

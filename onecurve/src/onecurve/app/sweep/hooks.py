@@ -24,14 +24,22 @@ from omegaconf.errors import OmegaConfBaseException
 from ...compat.of_hydra import split_sweep
 from ...config_model import text
 from ...errors import UserError, say
-from ..command.explain import choices, explain
+from ..command.explain import explain
 from ..command.hydra_hooks import ending_the_command, stop_once
 from ..config.validate import validate_group
 from ..run import redaction
 from ..run.record import creating, invocation, override, quoted
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
-from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
+from .launchers import (
+    JOBLIB,
+    LAUNCHERS,
+    SERIAL,
+    Interrupt,
+    launcher_of,
+    slurm_tasks,
+    validate_launcher,
+)
 from .results import OVERRIDES
 
 
@@ -205,13 +213,38 @@ def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
     """Compose the first job, and one with each other choice of a group, to find typos."""
     first = [f"{each.get_key_element()}={_first_value(each)}" for each in overrides]
     loader = GlobalHydra.instance().config_loader()
-    loader.load_sweep_config(config, first)
-    for place, each in enumerate(overrides):
-        if each.is_discrete_sweep() and choices(each.key_or_group):
-            for value in list(each.sweep_string_iterator())[1:]:
-                other = [*first]
-                other[place] = f"{each.get_key_element()}={value}"
-                loader.load_sweep_config(config, other)
+    job = loader.load_sweep_config(config, first)
+    swept = {
+        place: list(each.sweep_string_iterator())
+        for place, each in enumerate(overrides)
+        if each.is_discrete_sweep() and each.key_or_group in job.hydra.runtime.choices
+    }
+    for word in [first[place] for place in swept][-1:]:
+        _reject_what_is_for_all_jobs(config, job, word)
+    for place, values in swept.items():
+        for value in values[1:]:
+            other = [*first]
+            other[place] = f"{overrides[place].get_key_element()}={value}"
+            job = loader.load_sweep_config(config, other)
+            _reject_what_is_for_all_jobs(config, job, other[place])
+
+
+def _reject_what_is_for_all_jobs(config: DictConfig, job: DictConfig, choice: str) -> None:
+    """Reject a swept file that chooses a launcher or parameters, which Hydra read before."""
+    key, _, _ = choice.partition("=")
+    if launcher_of(job.hydra) != launcher_of(config.hydra):
+        name = LAUNCHERS.get(launcher_of(job.hydra), "NAME")
+        raise UserError(
+            f"{choice}: chooses sweep/launcher={name}, but one launcher starts all jobs of a "
+            f"sweep; type it for all: sweep/launcher={name}"
+        )
+    params = job.hydra.sweeper.get("params") or {}
+    if params != (config.hydra.sweeper.get("params") or {}):
+        typed = " ".join(shlex.quote(f"{each}={value}") for each, value in params.items())
+        raise UserError(
+            f"{choice}: has hydra.sweeper.params, which are read where {key} is not swept itself; "
+            f"start a sweep for each file, as -m {choice}, or type them: {typed}"
+        )
 
 
 def _first_value(override: Override) -> str:

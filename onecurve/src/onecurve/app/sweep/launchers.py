@@ -27,6 +27,7 @@ from .directory import STOPPED
 # Launchers: one job after another in this process, several processes of this machine at the same
 # time, and a job of Slurm for each, queued by submitit.
 SERIAL, JOBLIB, SLURM = "BasicLauncher", "JoblibLauncher", "SlurmLauncher"
+LAUNCHERS = {SERIAL: "serial", JOBLIB: "joblib", SLURM: "slurm", "LocalLauncher": "local"}
 
 T = TypeVar("T")
 
@@ -70,12 +71,6 @@ def validate_launcher(config: DictConfig) -> None:
 
 def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
     """Reject several nodes for a job that nobody would start on each of them."""
-    asked = OmegaConf.select(config, "launch.nodes")
-    if asked is not None:
-        raise UserError(
-            f"launch.nodes={asked}: a sweep (-m) takes its nodes from trainer.num_nodes; use "
-            "launch.nodes=null, or one command per run"
-        )
     if _nodes(config) > 1 and launcher_of(hydra) != SLURM:
         raise UserError(
             f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, unless "

@@ -9,16 +9,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ...compat.of_lightning import callbacks_of
-from ...compat.of_torch import at_end_of_backward, reduce_late_gradients
+from ...compat.of_torch import (
+    at_end_of_backward,
+    begin_backward,
+    let_gather,
+    reduce_late_gradients,
+    tree_leaves,
+)
 from ...torch_versions import require
 from ..collectives import with_hook
 from ..layout import Part
@@ -36,6 +43,7 @@ from .sharding import (
     Sharding,
     average_scalars,
     before_backward,
+    check_methods,
     check_wrap,
     freed_after_inference,
     is_sharded,
@@ -54,6 +62,8 @@ class ShardedParameters(Parallelism):
 
     def __init__(self, sharding: Sharding) -> None:
         self.sharding = sharding
+        # Units whose outputs FSDP2 did not find in the current step.
+        self._unseen: set[Any] = set()
         self.offloads = sharding.cpu_offload
 
     def is_needed(self, sizes: Sizes) -> bool:
@@ -67,6 +77,7 @@ class ShardedParameters(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         check_wrap(task, self.sharding.wrap)
+        check_methods(task, self.sharding.forward_methods)
         if task.trainer.state.fn == TrainerFn.FITTING:
             reject_hooks(task, self.name)
         has_own = next(task.parameters(recurse=False), None) is not None
@@ -97,6 +108,8 @@ class ShardedParameters(Parallelism):
             if self.ranks.sizes.pipeline == 1:  # else the stages call the layers
                 set_plain_factories(task)
                 stack.enter_context(steps_as_forward(task))
+            for unit in _units(task):
+                stack.callback(unit.register_forward_hook(self._note_unseen).remove)
             yield
 
     def moves(self, tensor: Tensor) -> bool:
@@ -106,7 +119,12 @@ class ShardedParameters(Parallelism):
         reject_optimizers(optimizers, self.name)
 
     def begin(self, task: LightningModule) -> None:
-        self._units = [part for part in task.modules() if isinstance(part, FSDPModule)]
+        self._units = _units(task)
+        # One shard is all: gathered for the whole of a step, a module may be used in any way.
+        self._keeps_all = self.ranks.sizes.shard == self.ranks.sizes.pipeline == 1
+        for unit in self._units if self._keeps_all else ():
+            let_gather(unit)
+            unit.set_reshard_after_backward(False)
         # Between the forward and the backward pass, where gathered parameters have no gradients.
         self._zeroing_is_watched = is_overridden("optimizer_zero_grad", task) or any(
             is_overridden("on_before_zero_grad", each)
@@ -117,6 +135,10 @@ class ShardedParameters(Parallelism):
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         task = self.step.module
+        self._unseen.clear()
+        if self._keeps_all:
+            for unit in self._units:
+                unit.unshard()
         with stays_gathered(task):
             output = step()
         if name != "training_step" or output is None or self._zeroing_is_watched:
@@ -129,11 +151,33 @@ class ShardedParameters(Parallelism):
         if not task.automatic_optimization and isinstance(task, FSDPModule):
             loss = before_backward(task, loss)
         # The hook of what is made last runs first, so this is done before FSDP2 ends the pass.
-        return with_hook(loss, lambda _: at_end_of_backward(self._reduce_late))
+        return with_hook(loss, self._backward_begins)
+
+    def _note_unseen(self, unit: nn.Module, _: Any, output: Any) -> None:
+        """Note a unit whose outputs are in a Distribution or another object; a forward hook.
+
+        FSDP2 looks into pytrees alone. It would not gather the unit for the backward pass.
+        """
+        if torch.is_grad_enabled() and not isinstance(output, Tensor):
+            leaves = tree_leaves(output)
+            if any(hasattr(leaf, "__dict__") and not isinstance(leaf, Tensor) for leaf in leaves):
+                self._unseen.add(unit)
+
+    def _backward_begins(self, _: Tensor) -> None:
+        at_end_of_backward(self._reduce_late)
+        for unit in self._units:
+            if self._keeps_all or unit in self._unseen:
+                begin_backward(unit)
+        if self._keeps_all:
+            at_end_of_backward(self._free)
 
     def _reduce_late(self) -> None:
         for unit in self._units:
             reduce_late_gradients(unit)
+
+    def _free(self) -> None:
+        for unit in self._units:
+            unit.reshard()
 
     # State
 
@@ -152,3 +196,7 @@ class ShardedParameters(Parallelism):
     def _gathered(self, state: dict[str, Any]) -> dict[str, Any]:
         gathered: dict[str, Any] = gather(state, self.ranks.rank == 0)
         return gathered
+
+
+def _units(task: LightningModule) -> list[Any]:
+    return [part for part in task.modules() if isinstance(part, FSDPModule)]

@@ -5,11 +5,9 @@ fewer units send fewer messages.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from inspect import getattr_static
-from types import FunctionType
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -28,7 +26,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from ...compat.of_torch import BatchNorm, gather_before_backward, is_in_forward, tree_leaves
+from ...compat.of_torch import BatchNorm, is_in_forward
 from ...compat.patching import replaced
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
@@ -42,6 +40,7 @@ class Sharding(NamedTuple):
     min_params: int = 1_000_000
     reshard_after_forward: Literal["auto"] | bool = "auto"
     cpu_offload: bool = False
+    forward_methods: Sequence[str] = ()
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, precision: Precision) -> None:
         """Shard a task, or a stage of a pipeline: its units, then the remaining parameters.
@@ -92,9 +91,11 @@ class Sharding(NamedTuple):
         _keep_name(type(module))
         changes = KeptChanges(module)
         changes.of_forward()
-        module.register_forward_hook(_look_into_objects)
-        if not isinstance(module, LightningModule):
-            _gather_in_methods(module, changes)
+        # The steps of a task are registered in `steps_as_forward`.
+        by_name = () if isinstance(module, LightningModule) else ("forward",)
+        for name in (*by_name, *self.forward_methods):
+            if callable(getattr(type(module), name, None)):
+                _gather_in(module, name, changes)
 
 
 def _keep_name(sharded: type[nn.Module]) -> None:
@@ -126,53 +127,19 @@ def average_scalars(module: nn.Module, group: dist.ProcessGroup) -> None:
             parameter.requires_grad_(trains)
 
 
-def _gather_in_methods(unit: nn.Module, changes: KeptChanges) -> None:
-    """Gather a unit in its other methods, too, such as ``encode(inputs)``, if they get a tensor.
+def _gather_in(unit: nn.Module, name: str, changes: KeptChanges) -> None:
+    """Gather a unit for a method that is called by its name, such as ``encode(inputs)``."""
+    method = getattr(unit, name)
+    setattr(unit, name, changes.of(method))
+    register_fsdp_forward_method(unit, name)
+    gathered = getattr(unit, name)
 
-    Others may look for the unit's parameters, which are shards: to make an optimizer, for example.
-    """
-    for name in dir(type(unit)):
-        if name.startswith("_") or hasattr(FSDPModule, name) or hasattr(nn.Module, name):
-            continue
-        if isinstance(getattr_static(unit, name), FunctionType):
-            method = getattr(unit, name)
-            setattr(unit, name, changes.of(method))
-            register_fsdp_forward_method(unit, name)
-            setattr(unit, name, _gathering(unit, method, getattr(unit, name)))
-
-
-def _gathering(unit: Any, method: Callable[..., Any], gathered: Callable[..., Any]) -> Any:
     @wraps(method)
     def called(*args: Any, **options: Any) -> Any:
-        kinds = {type(value) for value in (*args, *options.values())}
-        return (gathered if Tensor in kinds and not is_in_forward(unit) else method)(
-            *args, **options
-        )
+        is_inside = torch.compiler.is_compiling() or is_in_forward(cast(FSDPModule, unit))
+        return (method if is_inside else gathered)(*args, **options)
 
-    return called
-
-
-def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:
-    """Find outputs inside a Distribution or another object: FSDP2 only looks into pytrees.
-
-    Otherwise a unit whose outputs it does not see would not be gathered for the backward pass, or
-    its gradients would not be averaged.
-    """
-    if isinstance(output, Tensor):
-        return
-    others = [leaf for leaf in tree_leaves(output) if not isinstance(leaf, Tensor)]
-    if tensors := list(_tensors_in(others, set())):
-        gather_before_backward(cast(FSDPModule, unit), tensors)
-
-
-def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            if leaf.grad_fn is not None:
-                yield leaf
-        elif hasattr(leaf, "__dict__") and not isinstance(leaf, nn.Module) and id(leaf) not in seen:
-            seen.add(id(leaf))
-            yield from _tensors_in(vars(leaf), seen)
+    setattr(unit, name, called)
 
 
 def mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
@@ -198,9 +165,12 @@ def steps_as_forward(module: LightningModule) -> Iterator[None]:
     changes = KeptChanges(module)
     with ExitStack() as stack:
         for name in (*STEPS, "_before_backward"):
-            method = changes.of(getattr(module, name, _as_it_is))
-            stack.enter_context(replaced(module, name, method))
+            method = getattr(module, name, _as_it_is)
+            stack.enter_context(replaced(module, name, changes.of(method)))
             register_fsdp_forward_method(module, name)
+            # By it Lightning reads which arguments a step takes.
+            made: Any = vars(module)[name]
+            getattr(made, "__func__", made).__wrapped__ = getattr(method, "__wrapped__", method)
         if isinstance(module, FSDPModule):
             # FSDP2 makes the first module that is called the root: make sure that it is the task,
             # even if a callback calls a submodule first.
@@ -354,6 +324,16 @@ def check_wrap(module: nn.Module, wrap: str | Sequence[str]) -> None:
             raise UserError(
                 f"strategy.wrap=[{','.join(wrap)}]: the task has no {name} with parameters; it "
                 f"has {', '.join(sorted(classes))}, or use strategy.wrap=layer"
+            )
+
+
+def check_methods(module: nn.Module, names: Sequence[str]) -> None:
+    """Reject `forward_methods` that no module of a task has."""
+    for name in names:
+        if not any(callable(getattr(type(part), name, None)) for part in module.modules()):
+            raise UserError(
+                f"strategy.forward_methods=[{','.join(names)}]: no module of "
+                f"{type(module).__name__} has a method {name}; use strategy.forward_methods=[]"
             )
 
 

@@ -43,6 +43,8 @@ class FSDP(OneCurve, DDPStrategy):
             share the batch.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
         backend: The process group backend: see `OneCurve`.
+        forward_methods: Methods beside `forward` for which a unit gathers its parameters, such as
+            ["encode", "decode"], if the task calls them by their names.
     """
 
     name = "fsdp"
@@ -57,8 +59,11 @@ class FSDP(OneCurve, DDPStrategy):
         replicas: int = 1,
         timeout_seconds: float = 300,
         backend: Backend = "auto",
+        forward_methods: Sequence[str] = (),
     ) -> None:
-        sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)
+        sharding = Sharding(
+            wrap, min_params, reshard_after_forward, cpu_offload, tuple(forward_methods)
+        )
         super().__init__(
             {"replicate": replicas, "shard": "auto"},
             [ShardedParameters(sharding)],

@@ -48,6 +48,7 @@ def mesh(
     split: Sequence[str] | None = None,
     timeout_seconds: float = 300,
     backend: Backend = "auto",
+    forward_methods: Sequence[str] = (),
 ) -> Mesh:
     """A strategy for ranks on a mesh; the product of the axes must be the number of ranks.
 
@@ -74,7 +75,9 @@ def mesh(
         from ..context_parallel import ContextParallel
 
         parallelisms.append(ContextParallel())
-    sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)
+    sharding = Sharding(
+        wrap, min_params, reshard_after_forward, cpu_offload, tuple(forward_methods)
+    )
     axes: dict[str, int | Literal["auto"]] = {
         "replicate": replicate,
         "pipeline": pipeline,

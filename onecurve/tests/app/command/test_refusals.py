@@ -1,0 +1,518 @@
+"""Mistakes on the command line get one clear line, and leave nothing behind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alternatives import followed
+from conftest import ZBV, Cli, Refused, one_of_a_kind
+from lightning.pytorch import LightningModule
+from small.task import Classification
+from torch import nn
+
+from onecurve import machine
+from onecurve.app.config import commands, trainer
+
+
+class NoSequence(Classification):
+    """Two networks, of which nothing says which comes first."""
+
+    def __init__(self, network: nn.Module, **parts: Any) -> None:
+        super().__init__(network, **parts)
+        self.other = nn.Linear(2, 2)
+
+
+class Untested(LightningModule):
+    """It has a step for training alone."""
+
+    def __init__(self, num_classes: int, monitor: str, mode: str) -> None:
+        super().__init__()
+
+    def training_step(self, *_: Any) -> None:
+        """Never called."""
+
+
+SEARCH = "-m sweep=optuna optimizer.lr=tag(log,interval(1e-5,1e-1))"
+# What is typed, and parts of the line that answers. What Hydra or the names of keys refuse ends
+# with status 1, values with 2.
+OF_HYDRA = {
+    "+callbacks=ema callbacks.ema.decya=1": "callbacks.ema.decya … callbacks.ema.decay",
+    "strategy=deepspeed_stage_2": "such as strategy=fsdp",
+    "strategy=dpp": "such as strategy=ddp",
+    "callbacks=[swa, ema]": "a space … remove it … quote … : 'callbacks=[swa, ema]'",
+    "strategy=ddp trainer.max_time={hours: 1, days: 2}": "'trainer.max_time={hours: 1, ",
+    "strategy=fsdb": "strategy=fsdb … ddp, dp, fsdp, mesh, pipeline … strategy=fsdp",
+    "callbacks=[chekpoint]": "callbacks=chekpoint … such as callbacks=checkpoint",
+    "stratgy=ddp": "stratgy … did you mean strategy",
+    "trainer.max_epoch=1": "did you mean trainer.max_epochs",
+    "optimizer.lr=1e-3,1e-2": "optimizer.lr=1e-3,1e-2 … add -m",
+    "seed=range(3)": "seed=range(3) … add -m",
+    "optimizer.learning_rate=1": "optimizer.learning_rate … did you mean optimizer.lr?",
+    "optimizer.wd=1": "optimizer.wd … did you mean optimizer.weight_decay?",
+    "~callbacks.checkpiont": "callbacks.checkpiont … did you mean callbacks.checkpoint",
+    "~callbacks.ema": "~callbacks.ema: there is no callbacks.ema to remove; leave it out",
+    "strategy.microbatches=2": "only with pipeline or mesh; add strategy=pipeline",
+    "launch.secret=short": "launch.secret: was removed; torchrun or srun … --node-rank=0",
+    "callbacks=null": "callbacks=null: is a group … --help",
+    "~trainer trainer.max_epochs=1": "~trainer: removes what another override changes",
+    "optimizer.lr 0.01": "optimizer.lr: has no value, such as optimizer.lr=0.01",
+    "project=main(": "project=main(: cannot be parsed by Hydra … twice: 'project=\"main(\"'",
+    "-m project=main(": "error: project=main(: cannot be parsed by Hydra … 'project=\"main(\"'",
+    "--cfg job data.root=it's": "error: data.root=it's: cannot be parsed by Hydra",
+    "größe=1": "größe is not a valid key for Hydra",
+    "+strategy=ddp": "+strategy=ddp: … leave the plus out … use strategy=ddp",
+    "logger=csv +logger=wandb": "+logger=wandb: is not added … use 'logger=[csv,wandb]'",
+    "optimizer=sgd +optimizer=adamw": "+optimizer=adamw: optimizer is among … optimizer=adamw",
+    "+debug=limit": "+debug=limit: … leave the plus out … use debug=limit",
+    "+sweep/launcher=joblib": "leave the plus out … use sweep/launcher=joblib",
+    "modle=mlp": "modle: there is no such key; did you mean model?",
+    "optimizer.rl=1": "did you mean optimizer.lr?",
+    "strategy=fdsp": "such as strategy=fsdp",
+    "lr=0.01": "lr: there is no such key; did you mean optimizer.lr?",
+    "epochs=3": "did you mean trainer.max_epochs or trainer.min_epochs?",
+    "device=1": "did you mean trainer.devices?",
+    "trainer.batch_size=8": "did you mean data.batch_size?",
+    "trainer.gpus=1": "there is no such key; trainer has accelerator, devices",
+    "optimizer.nesterov=true": (
+        "if it is an argument of small.optimizers.adamw, begin with a plus: +optimizer.nesterov=..."
+    ),
+    "nothing.like=1": "there is no such key; leave it out, or see `--cfg job` for all",
+    "trainer.max_epochs = 3": "has no value, such as trainer.max_epochs=3",
+    "data.augment=[flip]": "data.augment=[flip]: must be a mapping, such as 'data.augment={",
+    "data.class_names={a:1}": "must be a list, such as 'data.class_names=[",
+    "parity.py parity.step=4": "parity.step: there is no such key; did you mean parity.steps?",
+    "evaluate.py empty": "empty: has no key, such as checkpoint=empty",
+    "empty": "empty: has no key, such as resume=empty",
+    "export.py checkpoint=x.ckpt strategy=ddp": "strategy: is no group of export.py; leave it out",
+}
+OURS = {
+    "monitor=val/loss": "mode=max … monitor=val/loss … mode=min",
+    "optimizer.lr=fast": "optimizer.lr=fast … a number above 0 … optimizer.lr=0.0",
+    "optimizer.lr=-1": "optimizer.lr=-1 … a number above 0",
+    "optimizer.betas=3": "optimizer.betas=3 … a list … [0.9,0.999]",
+    "data.batch_size=0": "data.batch_size=0 … from 1 … such as data.batch_size=32",
+    "data.batch_size=2.5": "data.batch_size=2.5 … a whole number",
+    "seed=-1": "seed=-1 … from 0 to 4294967295",
+    "mode=best": "mode=best … min, max",
+    "trainer.precision=half": "trainer.precision=half … bf16-mixed",
+    "trainer.precision=16-mixed trainer.accelerator=cpu": "use trainer.precision=bf16-mixed",
+    "trainer.sync_batchnorm=3": "trainer.sync_batchnorm=3 … true or false",
+    "trainer.devices=2": "trainer.devices=2 … strategy=ddp",
+    "trainer.devices=0 strategy=ddp": "trainer.devices=0 … trainer.devices=2",
+    "strategy=ddp trainer.devices=999": "at most 8 … to try things out); use trainer.devices=2",
+    "trainer.devices=two strategy=ddp": "trainer.devices=two … trainer.devices=2",
+    "trainer.profiler=cprofile": "trainer.profiler=cprofile … simple, advanced",
+    "+data.imagesize=8": "data.imagesize: there is no such key … data.image_size",
+    "+data.augment.crop={size:8}": "crop has no class … +data.augment.crop._target_=...",
+    "data.class_names=[a,b]": "data.class_names … labels go up to 9",
+    "trainer.num_nodes=2": "trainer.num_nodes=2 … strategy=ddp",
+    "trainer.num_nodes=2 strategy=dp": "trainer.num_nodes=2 … one process … strategy=ddp",
+    "trainer.num_nodes=2 strategy=ddp": (
+        "torchrun --nnodes=2 --nproc-per-node=2 --node-rank=0 --master-addr=HOST"
+    ),
+    "-m trainer.num_nodes=2 strategy=ddp seed=1,2": "trainer.num_nodes=2 … sweep",
+    "data.batch_size=1 strategy=ddp": "data.batch_size=1 … 2 ranks",
+    **{
+        f"strategy={name} strategy.backend=nccl trainer.accelerator=cpu": (
+            "strategy.backend=nccl … this run is on cpu … strategy.backend=auto"
+        )
+        for name in ("ddp", "fsdp", "pipeline", "tensor", "mesh")
+    },
+    "strategy=ddp strategy.backend=mpi": "strategy.backend=mpi … auto, gloo, nccl",
+    "trainer.accelerator=gpu": "trainer.accelerator=gpu … trainer.accelerator=cpu",
+    "trainer.limit_val_batches=0": "monitor=val/acc … monitor=train/loss mode=min",
+    "logger=wandb logger.wandb.offline=false": "wandb login … logger.wandb.offline=true",
+    "logger=wandb project=a/b:c": "project=a/b:c: Weights & Biases … use project=a-b-c",
+    f"logger=wandb project={129 * 'x'}": f"128 characters; use project={128 * 'x'}\n",
+    "logger=wandb logger.wandb.version=a?": "use logger.wandb.version=a-",
+    "resume=nowhere.ckpt": "resume=nowhere.ckpt … there is no such file",
+    "resume=last": "resume=last … no training run … leave it out",
+    "resume=empty": "resume=empty … not the directory of a training run",
+    "init=nowhere.ckpt": "init.file=nowhere.ckpt … there is no such file",
+    "hydra.run.dir=s3://bucket/run": "a local or a mounted disk … use hydra.run.dir=runs/NAME",
+    "paths.runs=s3://bucket": "a local or a mounted disk … use hydra.run.dir=runs/NAME",
+    "-m seed=1,2 hydra.sweep.dir=s3://bucket/run": "hydra.sweep.dir=s3://bucket/run … local",
+    "callbacks.checkpoint.dirpath=s3://bucket": "dirpath=s3://bucket … a local or mounted disk",
+    "callbacks.checkpoint.dirpath=/proc/x": "/proc/x: cannot be created: … dirpath=checkpoints",
+    "callbacks.checkpoint.filename=last": "save_last … callbacks.checkpoint.filename=best",
+    "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
+        "save_top_k=-1 … 'callbacks.checkpoint.filename=\"mine-{epoch}-{step}\"'"
+    ),
+    "+launch.rendezvous=a:1": "launch.rendezvous: was removed; torchrun or srun starts the ranks",
+    "data.num_workers=1000": "data.num_workers=1000 … at most … use data.num_workers=",
+    "data.num_workers=999 strategy=ddp": "each of the 2 ranks here",
+    "resume=/dev/zero": "resume=/dev/zero: is neither a file nor a folder; give last",
+    "~hydra data.batch_size=0": "~hydra: removes the check of a run … leave it out",
+    "hydra.callbacks=null seed=-1": "hydra.callbacks=null … +hydra.callbacks.NAME",
+    "-m ~hydra.callbacks.sweep seed=1,2": "~hydra.callbacks.sweep … leave it out",
+    "checkpoint=sharded": "such as 'checkpoint={format:file,async:false,",
+    "checkpoint.format=shards": "one of file, sharded, such as checkpoint.format=sharded",
+    "data.num_classes=two": "error: data.num_classes=two: must be a whole number from 2",
+    "seed=${missing}": "seed=${missing}: Interpolation key 'missing' not found",
+    "seed=${oc.env:NOT_SET_ANYWHERE}": "seed=${oc.env: … NOT_SET_ANYWHERE",
+    "hydra.run.dir=${missing}": "hydra.run.dir=${missing} … not found",
+    "data.val_size=nan": "data.val_size=nan … a whole number … data.val_size=200",
+    "data.mean=[nan]": "data.mean=[nan] … each entry a number",
+    "callbacks.checkpoint.filename=[a]": "filename=[a]: must be text or null",
+    "callbacks.checkpoint.every_n_train_steps=nan": "=nan: must be a whole number … =null",
+    "callbacks.lr_monitor.logging_interval=abc": "must be one of step, epoch, null",
+    "trainer.devices=1.5": "trainer.devices=1.5: must be auto, a number from 1",
+    "trainer.devices=null": "trainer.devices=null: must be auto",
+    "trainer.devices=": "trainer.devices=: must be auto",
+    "trainer.devices=[a] strategy=ddp": "trainer.devices=[a]: must be auto",
+    "trainer.limit_train_batches=-1": "a whole number from 0 or a number from 0 to 1",
+    "trainer.limit_val_batches=1.5": "a whole number from 0 or a number from 0 to 1",
+    "trainer.val_check_interval=0": "a whole number from 1 or a number above 0 to 1",
+    "trainer.max_time=5": "trainer.max_time=5 … days:hours:minutes:seconds",
+    "trainer.max_time={parsecs:1}": "trainer.max_time.parsecs=1 … {hours:12}",
+    "trainer.min_epochs=abc": "trainer.min_epochs=abc … a whole number from 1",
+    "+trainer.max_epoch=1": "trainer.max_epoch: there is no … trainer.max_epochs",
+    "+launch.max_restart=1": "launch.max_restart: there is no such … launch.max_restarts",
+    "checkpoint=null": "checkpoint=null: must be a mapping",
+    "paths.runs=null": "paths.runs=null: must be a folder",
+    "paths.root=/proc/nowhere": "/proc/nowhere/runs … cannot be created … paths.runs=runs",
+    "-m seed=1,2 paths.root=/proc/nowhere": "hydra.sweep.dir=/proc/nowh … cannot be created",
+    "paths.runs=/dev/null/runs": "/dev/null/runs … Not a directory",
+    "init=weights": "init.file is needed: add init.file=",
+    f"init=weights init.file={300 * 'x'}": "File name too long; give a file with weights",
+    "callbacks.checkpoint.monitor=[]": "callbacks.checkpoint.monitor=[]: must be text",
+    "-paths.root=x": "-paths.root=x: is no option … a key has no dash",
+    "resume=0": "resume=0: there is no such file",
+    "resume=[a]": "resume=[a]: there is no such file",
+    "init=/etc/passwd": "init=/etc/passwd: cannot be read … give a file that holds",
+    "~model": "error: ~model: a run needs it; leave ~model out",
+    "~checkpoint.format": "~checkpoint.format: a run needs it",
+    "~trainer.devices": "~trainer.devices: a run needs it",
+    "~seed": "~seed: a run needs it",
+    "+model.foo=1": "model.foo: there is no such key … model has in_channels",
+    "model._target_=nope": "model._target_=nope … the dotted name of a class",
+    "model._target_=nope.nope": "the package nope is not installed",
+    "model._target_=small.models.lenett": "did you mean small.models.lenet?",
+    "strategy._target_=builtins.dict": "strategy._target_=builtins.dict: makes a dict",
+    "callbacks.checkpoint._target_=builtins.dict": "must be a Callback; name such a class",
+    "logger.csv._target_=builtins.dict": "logger.csv must be a Logger; name such a class",
+    "model._target_=builtins.dict": "makes a dict, and model must be a Module",
+    "data._target_=builtins.dict": "data must be a LightningDataModule",
+    "+optimizer.weightdecay=1": "optimizer: … unexpected keyword argument 'weightdecay'",
+    "optimizer.betas=[2,3]": "optimizer: Invalid beta parameter at index 0",
+    "trainer.val_check_interval=50 callbacks=[]": (
+        "trainer.val_check_interval (50) … (41) … set trainer.check_val_every_n_epoch=null;"
+    ),
+    "trainer.check_val_every_n_epoch=3 trainer.max_epochs=2": "no validation … n_epoch=2, or",
+    "strategy.name=ddp": "strategy.name=ddp: is single for this strategy … strategy=ddp",
+    "strategy.processes=abc": "strategy.processes=abc: is one for this strategy",
+    "model=[lenet,mlp]": "model=[lenet,mlp]: takes one, such as model=lenet",
+    "callbacks=[checkpoint] +callbacks=ema": "use 'callbacks=[checkpoint,ema]'",
+    "-lr=1": "-lr=1 … a key has no dash",
+    "--cfg": "--cfg … expected one argument … see --help",
+    "~optimizer._target_": "optimizer._target_ is needed … small.optimizers.adamw",
+    "+callbacks.x={a:1}": "callbacks.x={a:1}: has no class",
+    "+callbacks.x=1": "callbacks.x=1: has no class",
+    "task._target_=test_refusals.Untested": "Untested has no test_step; … or use test=false",
+    "test=null": "test=null … true or false",
+    "model._target_=small.modles.lenet": "no modles in small; did you mean small.models.lenet?",
+    "strategy=ddp +strategy.find_unused_parameter=true": "mean strategy.find_unused_parameters?",
+    "strategy=fsdp strategy.wrap=Linear": "must be layer or min_params or a list … wrap=la",
+    "strategy=ddp launch.debug_rank=2": "has the ranks 0 to 1 … such as launch.debug_rank=0",
+    "strategy=ddp strategy.activation_checkpointing=some": "activation_checkpointing=some: ",
+    "logger=comet logger.comet.online=true": "run `comet login` or set COMET_API_KEY",
+    "callbacks=[swa,ema] callbacks.swa.validate=true": "swa.validate=false, or '~callbacks.ema'",
+    "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
+    "callbacks=[batch_size_finder] callbacks.batch_size_finder.first=9999": (
+        "must be at most largest=8192, such as callbacks.batch_size_finder.first=1"
+    ),
+    **{
+        f"callbacks=[batch_size_finder] strategy={name}": (
+            f"error: callbacks=batch_size_finder: strategy={name} has several processes, and a "
+            "rank that runs out of memory leaves the others waiting; … with strategy=single,"
+        )
+        for name in ("ddp", "fsdp", "pipeline", "tensor", "mesh")
+    },
+    "parity.py parity.steps=1": "parity.steps=1: must be a whole number from 2",
+    "parity.py strategy=pipeline strategy.microbatches=0": "strategy.microbatches=0: must be",
+    **{
+        f"{script}.py{typed}": said
+        for script in ("evaluate", "predict", "export")
+        for typed, said in {
+            " checkpoint=nowhere.ckpt": "error: checkpoint=nowhere.ckpt: there is no such file",
+            "": "error: checkpoint is needed: add checkpoint=",
+        }.items()
+    },
+}
+OURS |= {
+    "report.py": "error: no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep",
+    "report.py nowhere": "error: nowhere: there is no such directory; give that of a sweep",
+    "report.py empty": "error: empty: no job in it … give the directory of a sweep",
+    "callbacks=[katib] callbacks.katib.file=/dev/null/katib.json": (
+        "error: callbacks.katib.file=/dev/null/katib.json: cannot be written (/dev/null is in the "
+        "way); use a file that can, such as callbacks.katib.file=katib.json"
+    ),
+}
+PLAN = "plan.py model=mlp data.image_size=8"
+OF_HYDRA |= {
+    f"{PLAN} plan.gup=h100": "plan.gup: there is no such key; did you mean plan.gpu",
+    f"{PLAN} plan.measure=true": "plan.measure: was removed; a plan takes all times from the rates",
+    f"{PLAN} plan.picture=null": "plan.picture: was removed; the table that is printed has all",
+    f"{PLAN} strategy=ddp": "strategy: is no group of plan.py; leave it out",
+}
+OURS |= {
+    f"{PLAN} plan.gpu=h1000": "plan.gpu=h1000: must be one of a100, h100",
+    f"{PLAN} plan.top=0": "plan.top=0: must be a whole number from 1",
+    f"{PLAN} trainer.devices=0": "trainer.devices=0: must be a number from 1",
+    f"{PLAN} trainer.devices=12 trainer.num_nodes=5": "trainer.devices=12: 5 nodes of h100 have",
+    f"{PLAN} task._target_=test_refusals.NoSequence": "NoSequence has no sequence of layers",
+}
+# Whose advice is for a sweep, or names two words.
+UNFOLLOWED = {
+    "callbacks=[tensorboard] ~logger.tensorboard": "add +logger=tensorboard, or use '~callbacks",
+    "callbacks=[swa,gradient_accumulation] callbacks.swa.start=2": (
+        "give a share of the run, such as callbacks.swa.start=0.75"
+    ),
+    "-m optimizer.larning_rate=1,2": "optimizer.larning_rate … no such key",
+    "-m strategy=single,fsdb": "strategy=fsdb … strategy=fsdp",
+    "-m seed=1,2 sweep/launcher=slrm": "sweep/launcher=slrm … slurm",
+    "-m sweep=optuna optimizer.larning_rate=interval(0.1,1)": "larning_rate … no such key",
+    "-m seed=range(0)": "seed=range(0) … over nothing … seed=range(1,4)",
+    "-m optimizer.lr=interval(0.1,1)": "lr=interval(0.1,1) … sweep=optuna … optimizer.lr=0.1,0.2",
+    "-m seed=1,2 sweep.parallel=2": "sweep.parallel=2 … sweep/launcher=joblib",
+    "-m seed=1 sweep.on_failure=skip": "sweep.on_failure=skip … continue",
+    "sweep=optuna": (
+        "sweep=optuna: is for a sweep; add -m and a space, such as "
+        "'optimizer.lr=tag(log, interval(1e-4, 1e-1))'"
+    ),
+    "-m sweep=optuna seed=1": "sweep=optuna … nothing to search … optimizer.lr=",
+    f"{SEARCH} sweep.direction=min": "sweep.direction=min … monitor=val/acc … mode=max",
+    f"{SEARCH} sweep.objective=[val/acc,val/loss]": "direction=max … sweep.direction=[max,max]",
+    f"{SEARCH} sweep/sampler=grid": "optimizer.lr … sweep/sampler=grid … sweep/sampler=tpe",
+    f"{SEARCH} sweep.trials=0": "sweep.trials=0 … sweep.trials=30",
+    "-m sweep=optuna optimizer.lr=tag(log,interval(0,1))": "optimizer.lr=tag(log … interval(",
+}
+OURS |= {
+    f"strategy=pipeline {typed}": said
+    for typed, said in {
+        "strategy.microbatches=1": "strategy.microbatches=1 … use strategy.microbatches=2",
+        "strategy.microbatches=5 strategy.schedule=interleaved_1f1b": "use strategy.microbatches=6",
+        "data.batch_size=2": "strategy.microbatches=4 … use strategy.microbatches=2",
+        "strategy.replicas=3": "strategy.replicas=3 … must divide the number of ranks, 2",
+        "strategy.schedule=1f2b": "strategy.schedule=1f2b … such as strategy.schedule=1f1b",
+        "strategy.balance=even": "strategy.balance=even … such as 'strategy.balance=",
+        "strategy.balance=[1,1] model=mlp": "strategy.balance=[1,1] … 6 layers",
+        "strategy.schedule=gpipe trainer.devices=7 model=mlp": "6 layers … trainer.devices=6",
+        "trainer.sync_batchnorm=true": "trainer.sync_batchnorm=true … strategy=ddp",
+        f"strategy.schedule={ZBV} strategy.activation_checkpointing=selective": (
+            "use strategy.activation_checkpointing=full, or strategy.schedule=interleaved_1f1b"
+        ),
+        "compile=whole compile_backend=eager": "a rank holds only some layers; use compile=layer",
+    }.items()
+}
+OURS |= {
+    f"strategy=mesh {typed}": said
+    for typed, said in {
+        "strategy.pipeline=3": (
+            "strategy.pipeline=3: a multiple of 3 ranks are needed, but there are 2 … "
+            "use strategy.pipeline=2, or trainer.devices=3"
+        ),
+        "strategy.pipeline=2 strategy.shard=2": (
+            "strategy.pipeline=2 strategy.shard=2: 4 ranks are needed, but there are 2 … "
+            "use strategy.shard=1, or trainer.devices=4"
+        ),
+        "strategy.shard=1 strategy.replicate=2 trainer.devices=4": (
+            "strategy.replicate=2: 2 ranks are needed, but there are 4 … use strategy.shard=auto"
+        ),
+        "strategy.tensor=0": "strategy.tensor=0 … a whole number from 1",
+        "strategy.shard=2 data.batch_size=1": "data.batch_size=1 … 2 ranks",
+        "strategy.pipeline=2 strategy.microbatches=99": "strategy.microbatches=99 … 32 samples",
+        f"strategy.pipeline=2 trainer.devices=4 strategy.schedule={ZBV} "
+        "strategy.reshard_after_forward=true": (
+            "strategy.reshard_after_forward=true … "
+            "use strategy.reshard_after_forward=false, or strategy.schedule=1f1b"
+        ),
+    }.items()
+}
+OURS |= {
+    "checkpoint.mirror_to=bucket": "is not an address",
+    "checkpoint.mirror_to=s4://bucket/run": "s4 is not a known scheme",
+    "checkpoint.mirror_to=s3://": "is not an address",
+    "checkpoint.mirror_to=file:///dev/null/run": "cannot be written to",
+    "resume=s4://bucket/run": "s4 is not a known scheme",
+    "init=s4://bucket/run": "s4 is not a known scheme",
+    "resume=file:///not/there": "there is no checkpoint",
+    "callbacks=[lr_finder] callbacks.lr_finder.min_lr=2": "min_lr=2: must be below max_lr=1.0, su",
+    "callbacks=[lr_finder] callbacks.lr_finder.steps=3": "steps=3: must be a whole number from",
+}
+OURS |= {
+    f"callbacks=[gradient_accumulation] {typed}": said
+    for typed, said in {
+        "trainer.accumulate_grad_batches=2": "leave one of them out",
+        "callbacks.gradient_accumulation.batches=[1,2]": (
+            "must be increasing epochs from 0, with as many numbers from 1 in batches=[1, 2], such"
+        ),
+        "callbacks.gradient_accumulation.from_epochs=[1]": (
+            "such as 'callbacks.gradient_accumulation.from_epochs=[0,4]' 'callbacks."
+        ),
+    }.items()
+}
+if ZBV == "zbv":  # this torch has it
+    OURS["strategy=pipeline strategy.schedule=zbv strategy.stages_per_rank=3"] = (
+        "strategy.stages_per_rank=3 … stages_per_rank=auto"
+    )
+MISTAKES = OF_HYDRA | OURS | UNFOLLOWED
+
+
+# What a file of an experiment has, and what the line must say.
+FILES = {
+    "# @package _global_\ndefaults:\n  - model: mlp\n": "write `override /model: mlp` into",
+    "defaults:\n  - override /model: mlp\n": "begin the file that changes it with the line `# @pac",
+    "# @package _global_\noptimizer:\n\tlr: 1\n": "found character '\\t'",
+    "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
+    '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',
+    "- optimizer: 3\n": "the file experiment/mine.yaml holds a list",
+    "# @package _global_\n- optimizer: 3\n": "the file experiment/mine.yaml holds a list",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu_no_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    for name in ("WANDB_API_KEY", "COMET_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for module in (machine, commands, trainer):
+        monkeypatch.setattr(module, "count_cores", lambda: 2)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def command_of(typed: str) -> list[str]:
+    """A script and its words; train.py where none is typed."""
+    words = typed.split()
+    return words if words[0].endswith(".py") else ["train.py", *words]
+
+
+@pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::3]))
+def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, typed: str) -> None:
+    (tmp_path / "empty").mkdir()
+    outcome = cli(*command_of(typed))
+    allowed = {1} if typed in OF_HYDRA else {1, 2} if typed in UNFOLLOWED else {2}
+    assert outcome.status in allowed, outcome.err
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    for words in MISTAKES[typed].split(" … "):
+        assert words in outcome.err
+    assert files(tmp_path) == {"empty"}
+
+
+OF_TRAINING = [
+    typed for typed in MISTAKES if command_of(typed)[0] == "train.py" and typed not in UNFOLLOWED
+]
+
+
+@pytest.mark.parametrize("typed", one_of_a_kind(OF_TRAINING, kept=OF_TRAINING[::9]))
+def test_the_alternatives_in_an_error_are_accepted(
+    cli: Cli, is_accepted: Callable[..., bool], typed: str
+) -> None:
+    outcome = cli("train.py", *typed.split())
+    for command in followed(outcome.err, typed.split()):
+        assert is_accepted(*command), (outcome.err, command)
+
+
+@pytest.mark.parametrize("content", FILES)
+def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "configs/experiment/mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    outcome = cli("train.py", f"hydra.searchpath=[file://{tmp_path}/configs]", "+experiment=mine")
+    assert outcome.status in (1, 2)
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert FILES[content] in outcome.err
+    assert {path.name for path in tmp_path.iterdir()} == {"configs"}
+
+
+# What two experiment files have that are swept.
+FOR_ALL_JOBS = {
+    "defaults:\n  - override /sweep/launcher: joblib\n": "type it for all: sweep/launcher=joblib",
+    "hydra:\n  sweeper:\n    params:\n      seed: 1,2\n": (
+        "-m +experiment=a, or type them: seed=1,2"
+    ),
+}
+
+
+@pytest.mark.parametrize("content", FOR_ALL_JOBS)
+def test_what_is_for_all_jobs_is_not_chosen_by_one(cli: Cli, tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "configs/experiment"
+    folder.mkdir(parents=True)
+    for name in ("a", "b"):
+        (folder / f"{name}.yaml").write_text(f"# @package _global_\n{content}")
+    searched = f"hydra.searchpath=[file://{tmp_path}/configs]"
+    outcome = cli("train.py", "-m", searched, "+experiment=a,b")
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1), outcome.err
+    assert outcome.err.startswith("error: +experiment=a: ")
+    assert FOR_ALL_JOBS[content] in outcome.err
+    assert files(tmp_path) == {"configs", "configs/experiment"} | {
+        f"configs/experiment/{name}.yaml" for name in ("a", "b")
+    }
+
+
+# Where a file that Python cannot read is named: by the task, before torch, and by what is built.
+@pytest.mark.parametrize("typed", ["task._target_=broken.Task", "model._target_=broken.Network"])
+def test_a_file_that_python_cannot_read_gets_one_line(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("import torch\nclass Task(torch.nn.Module)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    line = f"error: {file}, line 2: expected ':' (SyntaxError); correct it"
+    assert refused("train.py", typed) == line
+    assert files(tmp_path) == {"broken.py"}
+
+
+@pytest.mark.parametrize("key", ["task", "model"])
+def test_a_file_that_imports_what_is_not_installed_gets_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    (tmp_path / f"broken_{key}.py").write_text("import nopackage\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = cli("train.py", f"{key}._target_=broken_{key}.Part")
+    assert outcome.status == 2
+    assert outcome.err == (
+        f"error: {key}: ModuleNotFoundError: No module named 'nopackage' (broken_{key}.py, line 1)"
+        "; HYDRA_FULL_ERROR=1 shows the traceback\n"
+    )
+
+
+@pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])
+def test_an_error_with_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: str) -> None:
+    outcome = cli("train.py", word)
+    assert outcome.status == 1
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert "has a line break in it; leave it out" in outcome.err
+    # Quoted, Hydra can read it, and what is wrong with it is one line, too.
+    outcome = cli("train.py", "mode='a\nb'")
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1), outcome.err
+    assert outcome.err.startswith("error: mode=a\\nb: must be one of min, max")
+    assert files(tmp_path) == set()
+
+
+def test_a_rejected_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
+    outcome = cli("train.py", "-m", "data.batch_size=0,64", "debug=limit", "callbacks=[]")
+    assert outcome.status == 1
+    assert "job 1 of 2 failed: data.batch_size=0: must be a whole number" in outcome.err
+    assert [path.name for path in outcome.runs] == ["01-data.batch_size=0", "02-data.batch_size=64"]
+    states = [json.loads((run / "metrics.json").read_text())["status"] for run in outcome.runs]
+    assert states == ["failed", "finished"]
+
+
+def test_errors_of_constructors_have_a_traceback_with_hydra_full_error(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    outcome = cli("train.py", "optimizer.betas=[2,3]", "logger=csv", "callbacks=[]")
+    assert outcome.status == 2
+    assert "Traceback (most recent call last)" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("error: optimizer: Invalid beta parameter")
+    assert outcome.runs == []

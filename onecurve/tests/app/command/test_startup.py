@@ -1,0 +1,168 @@
+"""Help, typos and refusals answer at once; ranks are forked from a server that Ctrl-C spares."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from onecurve.compat.of_hydra import Hydra, composed_once
+from onecurve.machine import SIGNALS
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", ">&- 2>&-"])
+def test_a_refusal_that_nobody_hears_is_one(stderr: str, tmp_path: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))}"
+    done = subprocess.run(["bash", "-c", f"{command} data.batch_size=0 {stderr}"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+ANSWERS = {
+    "train.py --help": 0,
+    "train.py strategy=fsdb": 1,
+    "train.py data.batch_size=0": 2,
+    "evaluate.py checkpoint=. strategy=single trainer.devices=2": 2,
+}
+
+
+@pytest.mark.parametrize("typed", ANSWERS)
+def test_answers_without_torch(typed: str, tmp_path: Path) -> None:
+    (script, *arguments), status = typed.split(), ANSWERS[typed]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", str(ROOT / script), *arguments],
+        capture_output=True, text=True, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr[-2000:]
+    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "hydra.main" in imported
+    heavy = {"torch", "lightning", "torchvision", "numpy", "matplotlib", "rich"}
+    assert imported.isdisjoint(heavy), imported & heavy
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", RunMode)
+@pytest.mark.parametrize("overrides", [["data.batch_size=8", "strategy=ddp"], ["hydra.mode=RUN"]])
+def test_what_is_composed_once_is_what_hydra_composes(mode: RunMode, overrides: list[str]) -> None:
+    def compose(hydra: Hydra) -> Any:
+        given = [*overrides]
+        if hydra.get_mode("train", given) is None:
+            given.append(f"hydra.mode={mode.name}")
+        return OmegaConf.to_container(hydra.compose_config("train", given, mode))
+
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        expected = compose(hydra)
+        with composed_once(mode):
+            assert compose(hydra) == expected
+
+
+IMPORTED = """
+import importlib, sys
+from onecurve.launch import agent, forkserver
+
+assert "torch" in sys.modules and "lightning" not in sys.modules, "who starts ranks is none"
+for name in forkserver.PRELOADED:
+    importlib.import_module(name)
+assert "lightning.pytorch" in sys.modules
+assert not [name for name in sys.modules if name.startswith("scipy.")]
+import scipy.signal
+assert scipy.signal.windows.hann(3).tolist() == [0, 1, 0], "whoever asks for it has it"
+from torchmetrics.audio import PermutationInvariantTraining
+"""
+
+
+def test_whoever_starts_ranks_imports_no_lightning_and_they_no_scipy() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+PARENT = """
+import multiprocessing, os, signal, sys, time
+from onecurve.launch.forkserver import warm_up
+from onecurve.machine import SIGNALS
+
+def heard():
+    sys.exit(any(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+if __name__ == "__main__":
+    received = set()
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: received.add(number))
+    warm_up()
+    print("started", flush=True)
+    while len(received) < len(SIGNALS):
+        time.sleep(0.01)
+    rank = multiprocessing.get_context("forkserver").Process(target=heard)
+    rank.start()
+    rank.join()
+    print(f"{len(received)} heard; a rank {'is deaf' if rank.exitcode else 'hears'}", flush=True)
+    left = multiprocessing.get_context("forkserver").Semaphore()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_signals_leave_the_server_and_a_killed_command_no_line(tmp_path: Path) -> None:
+    """A signal goes to a whole process group; after SIGKILL a tracker of semaphores ends."""
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    with subprocess.Popen(
+        [sys.executable, str(script)], text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as command:  # fmt: skip
+        assert command.stdout
+        assert command.stdout.readline() == "started\n"
+        time.sleep(0.3)
+        for number in SIGNALS:
+            os.killpg(command.pid, number)
+        printed, said = command.communicate(timeout=60)
+    assert (command.returncode, said) == (-signal.SIGKILL, "")
+    assert printed == "4 heard; a rank hears\n"
+
+
+UNBORN = """
+import multiprocessing, os, sys
+from multiprocessing import synchronize
+from onecurve.launch.forkserver import warm_up
+
+class Absent:
+    def __reduce__(self):
+        return open, ("/not/there",)
+
+if __name__ == "__main__":
+    warm_up()
+    context = multiprocessing.get_context("forkserver")
+    for given in (context.Lock(), Absent()):
+        if isinstance(given, synchronize.Lock):
+            synchronize.SemLock._cleanup(given._semlock.name)  # as where this command ends
+        rank = context.Process(target=print, args=(given,))
+        rank.start()
+        rank.join()
+        print(rank.exitcode != 0, flush=True)
+        print("the next", file=sys.stderr, flush=True)
+    sys.stderr.close()
+    os._exit(0)  # there is no lock to clean up any more
+"""
+
+
+@pytest.mark.long
+def test_a_rank_of_a_stopped_command_prints_no_error(tmp_path: Path) -> None:
+    """Any other error at its start is shown."""
+    script = tmp_path / "parent.py"
+    script.write_text(UNBORN)
+    done = subprocess.run([sys.executable, str(script)], text=True, capture_output=True, timeout=60)
+    assert done.stdout == "True\nTrue\n", done.stderr
+    ended, absent, _ = done.stderr.split("the next\n")
+    assert ended == ""
+    assert "/not/there" in absent

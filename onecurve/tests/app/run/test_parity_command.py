@@ -1,0 +1,460 @@
+"""`onecurve.parity` and parity.py: what is equal, and what a difference is said to come from."""
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import warm_ranks
+from conftest import Cli, one_of_a_kind
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from several_fits import Small, data
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
+
+import onecurve
+from onecurve.launch import agent
+from onecurve.parity import result
+from onecurve.strategies.callback_api import CallbackAPI
+from onecurve.testing import assert_parity
+
+
+class Plain(Small):
+    """As somebody writes one who knows nothing of this library."""
+
+    def __init__(self, layer: Any = nn.Tanh, monitor: str = "val", mode: str = "min") -> None:
+        super().__init__()
+        self.net[1] = layer()  # type: ignore[operator]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:  # type: ignore[override]
+        loss = self.loss(self(batch[0]), batch[1])
+        self.log("train", loss, on_step=True, on_epoch=True, batch_size=self.size(batch[1]))
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val", self.loss(self(batch[0]), batch[1]), batch_size=self.size(batch[1]))
+
+    def size(self, targets: Tensor) -> int:
+        return len(targets)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+class Tokens(Plain):
+    """A mean over what is no padding."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        counts = targets > -0.5
+        return (outputs - targets).square()[counts].mean()
+
+
+class Contrast(Plain):
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        one, two = (nn.functional.normalize(each) for each in (outputs, targets))
+        return nn.functional.cross_entropy(one @ two.T, torch.arange(len(one)))
+
+
+class WaitsForPlateau(Plain):
+    """A resume restores the value that its scheduler waits for."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val"}}
+
+
+class GradientsByHand(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        weights = list(self.parameters())
+        made = torch.autograd.grad(self.loss(self(batch[0]), batch[1]), weights)
+        for weight, gradient in zip(weights, made, strict=True):
+            weight.grad = gradient
+        optimizer.step()
+        return None
+
+
+class CountsByItself(Plain):
+    seen = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.seen += len(batch[0])
+        self.log("seen", float(self.seen))
+        return super().training_step(batch, batch_idx)
+
+
+class Remembers(Plain):
+    """What a step leaves for the next one is in no checkpoint."""
+
+    last = 0.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        assert loss is not None
+        last, self.last = self.last, float(loss.detach())
+        return loss * (1 + last)
+
+
+class DrawnLate(Plain):
+    def on_train_start(self) -> None:
+        nn.init.constant_(self.net[0].bias, self.trainer.world_size)  # type: ignore[arg-type]
+
+
+class KnowsItsStrategy(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        return None if loss is None else loss * len(type(self.trainer.strategy).__name__)
+
+
+def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
+    return data(30), data(11)
+
+
+def shuffled() -> DataLoader[Any]:
+    return DataLoader(data(30).dataset, batch_size=8, shuffle=True)
+
+
+class Noisy(Dataset[Any]):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(6) + index, torch.randn(2)
+
+
+def noisy() -> DataLoader[Any]:
+    return DataLoader(Noisy(), batch_size=8)
+
+
+class Data(LightningDataModule):
+    """Takes whatever keys a configuration has."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return data(30)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return data(11)
+
+
+def fives() -> DataLoader[Any]:
+    """Of which two ranks have three samples and two."""
+    return DataLoader(data(30).dataset, batch_size=5)
+
+
+class LogsItsMetrics(Plain):
+    """Calls metrics and logs them by step, as Lightning's documentation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy, self.val_accuracy = BinaryAccuracy(), BinaryAccuracy()
+        self.others = MetricCollection([BinaryF1Score()])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        told = self(batch[0]).sigmoid(), (batch[1] > 0).int()
+        self.accuracy(*told)
+        self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+        self.others(*told)
+        self.log_dict(self.others)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.val_accuracy(self(batch[0]).sigmoid(), (batch[1] > 0).int())
+        self.log("val accuracy", self.val_accuracy, on_step=True, on_epoch=True)
+
+
+class Coarse(Plain):
+    """Takes its loss in float32, as transformers do."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().loss(outputs.float(), targets.float())
+
+
+class LogsCoarsely(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.log("positive", (batch[1] > 0).float().mean())
+        return super().training_step(batch, batch_idx)
+
+
+class HasOther(Plain):
+    """Beside its network, which trains alike, a buffer that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.largest.add_(batch[0].abs().max())
+        return super().training_step(batch, batch_idx)
+
+
+class HasCenter(HasOther):
+    """A buffer that moves slowly, by the mean of a rank's own share."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.largest.add_(1.0 + 1e-5 * batch[0].mean())
+        return Plain.training_step(self, batch, batch_idx)
+
+
+class Queue(Plain):
+    """Compares with the outputs of earlier steps, as MoCo does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.ones(16, 2))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        outputs = self(batch[0])
+        loss = torch.logsumexp(outputs @ self.queue.clone().T, 1).mean()  # type: ignore[operator]
+        self.queue = torch.cat([outputs.detach(), self.queue])[:16]  # type: ignore[list-item]
+        return loss
+
+
+class NoisyValidation(Plain):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step([batch[0] + torch.randn_like(batch[0]), batch[1]], batch_idx)
+
+
+class Masked(Plain):
+    """A mask in a buffer holds infinities, which are equal everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf, torch.nan]))
+
+
+class LogsItsLossCoarsely(Plain):
+    """Under the name that parity has for what a step returns."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:  # type: ignore[override]
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss.float(), batch_size=len(batch[1]))  # type: ignore[union-attr]
+        return loss
+
+
+class ShakesItsGradients(Plain):
+    """By less than what rounding makes of them in many steps, and from the first step on."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.net(inputs)
+        return outputs + 3e-10 * torch.rand_like(outputs) * (outputs - outputs.detach())
+
+
+class Sums(Plain):
+    """Draws what does not matter, as Wav2Vec2 does."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        torch.rand(3)
+        return (self(batch[0]) - batch[1]).square().sum()
+
+
+class NoisyStep(Plain):
+    """Adds its noise to the batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        batch[0].add_(torch.randn_like(batch[0]))
+        return super().training_step(batch, batch_idx)
+
+
+class Turns:
+    """Batches of a user's own, which are others each time that they are asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.asked += 1
+        order = [(7 * self.asked + at) % 30 for at in range(30)]
+        yield from (order[at : at + 6] for at in range(0, 30, 6))
+
+    def __len__(self) -> int:
+        return 5
+
+
+def by_turns() -> DataLoader[Any]:
+    return DataLoader(data(30).dataset, batch_sampler=Turns())  # type: ignore[arg-type]
+
+
+STRATEGIES = {
+    "single": onecurve.Single,
+    "dp": onecurve.DP,
+    "ddp": onecurve.DDP,
+    "fsdp": partial(onecurve.FSDP, wrap="min_params", min_params=1),
+    "tensor": onecurve.Tensor,
+}
+
+
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
+
+
+EQUAL = [
+    *((Plain, name) for name in ("single", "fsdp")),
+    (Masked, "single"),
+    *((LogsItsMetrics, name) for name in ("ddp", "tensor")),
+]
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(("task", "strategy"), EQUAL)
+def test_equal(task: type[Plain], strategy: str) -> None:
+    assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=10)
+
+
+def test_what_a_resume_restores_is_no_difference() -> None:
+    # After the checkpoint nothing is validated.
+    options: dict[str, Any] = {"accelerator": "cpu", "steps": 11}
+    assert_parity(WaitsForPlateau, loaders, strategy=onecurve.Single(), **options)
+
+
+def test_ranks_that_share_a_stage_may_have_other_numbers_of_microbatches() -> None:
+    strategy = onecurve.mesh(pipeline=2, shard=2, schedule="gpipe", wrap="min_params", min_params=1)
+    assert_parity(Plain, fives, strategy=strategy, accelerator="cpu", devices=4, steps=4)
+
+
+def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None:
+    """An example of what enters the layers of a pipeline is not taken from it."""
+    strategy = onecurve.Pipeline(microbatches=2)
+    found = onecurve.parity(Plain, by_turns, strategy=strategy, accelerator="cpu", steps=4)
+    apart = [row.quantity for row in found.rows if row.step is not None]
+    assert apart == ["resumed after step 3"], found.table()  # it is asked again
+
+
+APART = {
+    result.MEAN: (Tokens, loaders, "ddp"),
+    result.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
+    result.MEAN + ", which is a sum": (Sums, loaders, "ddp"),
+    result.BATCHNORM: (partial(Plain, partial(nn.BatchNorm1d, 8)), loaders, "ddp"),
+    result.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
+    result.GRADIENTS: (GradientsByHand, loaders, "ddp"),
+    result.LOGGED: (CountsByItself, loaders, "ddp"),
+    result.DIGITS: (Coarse, loaders, "ddp"),
+    result.DIGITS + ", of what is logged": (LogsCoarsely, fives, "ddp"),
+    result.DIGITS + ", of a loss that is logged": (LogsItsLossCoarsely, fives, "ddp"),
+    result.DRAWS + ", which are small": (ShakesItsGradients, loaders, "ddp"),
+    result.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
+    result.RESUME: (Remembers, loaders, "single"),
+    result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
+    result.SAMPLES: (Plain, noisy, "ddp"),
+    result.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
+    result.KEPT: (Queue, loaders, "ddp"),
+    result.KEPT + ", in a buffer": (HasOther, loaders, "ddp"),
+    result.KEPT + ", in a buffer that hardly differs": (HasCenter, fives, "fsdp"),
+    result.DRAWS + ", in validation": (NoisyValidation, loaders, "ddp"),
+}
+QUICK = [result.MEAN, result.BATCHNORM, result.GRADIENTS, result.LOGGED]
+QUICK += [result.SAMPLES, result.UNKNOWN]
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("name", one_of_a_kind(APART, kept=QUICK))
+def test_a_difference_has_its_likely_kind(name: str) -> None:
+    task, made, strategy = APART[name]
+    found = onecurve.parity(task, made, strategy=STRATEGIES[strategy](), accelerator="cpu")
+    assert not found.equal
+    (kind,) = found.kinds
+    assert name.startswith(kind), found.table()
+    assert f"Likely {kind}: {result.TO_DO[kind]}." in found.table()
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_shuffled_samples_are_those_of_a_plain_trainer(strategy: str) -> None:
+    assert_parity(Plain, shuffled, strategy=STRATEGIES[strategy](), accelerator="cpu")
+
+
+def test_accumulated_batches_are_named() -> None:
+    found = onecurve.parity(
+        Plain, loaders, strategy=onecurve.Single(), accelerator="cpu", accumulate_grad_batches=2
+    )
+    assert found.kinds == [result.ACCUMULATED], found.table()
+
+
+def test_so_they_are_where_layers_are_sharded() -> None:
+    options: Any = {"accumulate_grad_batches": 4, "limit_train_batches": 1.0, "max_epochs": 4}
+    strategy = onecurve.Tensor()
+    found = onecurve.parity(Plain, fives, strategy=strategy, accelerator="cpu", **options)
+    assert found.kinds == [result.ACCUMULATED, result.PLAN], found.table()
+
+
+def test_it_leaves_the_process_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    before = torch.get_rng_state(), random.getstate(), dict(os.environ)
+    numbers = np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
+    capfd.readouterr()
+    found = onecurve.parity(Plain, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    assert "".join(capfd.readouterr()) == ""
+    assert str(found) == repr(found) == found.table()
+    with pytest.raises(AssertionError, match=f"{result.RESUME}: put what a step keeps"):
+        assert_parity(Remembers, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    assert [row.quantity for row in found.rows] == [
+        *("weights at the start", "loss", "gradient norm", "train_step", "val", "train_epoch"),
+        *("weights at the end", "resumed after step 6"),
+    ]
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (random.getstate(), dict(os.environ))
+    assert numbers == np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
+
+
+class Asks(Plain):
+    """Looks at the strategy that it trains under, and uses what ours have beside Lightning's."""
+
+    def on_train_start(self) -> None:
+        self.strategy = self.trainer.strategy
+        self.rows = self.strategy.all_samples(torch.ones(2, 1))  # type: ignore[attr-defined]
+
+
+def test_the_plain_run_is_plain() -> None:
+    tasks: list[Asks] = []
+
+    def make() -> Asks:
+        tasks.append(Asks())
+        return tasks[-1]
+
+    onecurve.parity(make, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    plain = tasks[-1]
+    assert isinstance(plain.strategy, SingleDeviceStrategy)
+    assert not isinstance(plain.strategy, CallbackAPI)
+    assert plain.rows.tolist() == [[1.0], [1.0]]
+
+
+TINY = (
+    *("data._target_=test_parity_command.Data", "parity.steps=4"),
+    *("trainer.accelerator=cpu", "monitor=val", "mode=min"),
+)
+
+
+@pytest.mark.parametrize(("task", "status"), [("Plain", 0), ("Remembers", 1)])
+def test_the_command(cli: Cli, task: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if status:
+        monkeypatch.setitem(sys.modules, "plotly.subplots", None)
+    chosen = (f"task._target_=test_parity_command.{task}", "~task.num_classes")
+    outcome = cli("parity.py", *chosen, *TINY, "strategy=single")
+    assert outcome.status == status, outcome.err
+    table = (outcome.run / "parity.txt").read_text()
+    assert table in outcome.out
+    assert outcome.metrics == {"status": "finished", "strategy": "single", "equal": status == 0}
+    page = outcome.run / "parity.html"
+    if status:
+        line = f"strategy=single: differs from a plain Trainer: {result.RESUME}"
+        assert outcome.err.splitlines()[-1] == line
+        assert "parity.html: needs plotly" in outcome.out
+        assert not page.exists()
+    else:
+        assert table.endswith("single beside a plain Trainer, in float64: equal\n")
+        assert "relative difference" in page.read_text()

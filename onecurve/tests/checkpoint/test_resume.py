@@ -1,0 +1,381 @@
+"""A run that is killed, stopped, moved or changed goes on as if nothing had happened."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from csv import DictReader
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import EPOCH, FLOAT64, TINY, Cli, Outcome, column
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from processes import Command
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from onecurve.optim.schedulers import cosine
+
+# Augmentation draws random numbers in every step.
+RANDOM = (
+    "+data.augment.crop._target_=onecurve.data.augment.RandomCrop", "+data.augment.crop.padding=1",
+    "callbacks.checkpoint.last_every_n_steps=4", "logger=[csv,tensorboard]", "test=false",
+)  # fmt: skip
+
+
+class Die(Callback):
+    """Sends a rank, or its node, a signal when training first comes to each of some steps."""
+
+    def __init__(
+        self, at: Sequence[int], rank: int = 0, sent: int = signal.SIGKILL, node: bool = False
+    ) -> None:
+        self.at = at
+        self.node = node
+        self.rank = rank
+        self.sent = sent
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        marker = Path(f"died-{trainer.global_step}")
+        if trainer.global_step in self.at and not marker.exists():
+            trainer.strategy.barrier()
+            if trainer.global_rank == self.rank:
+                marker.touch()
+                print(f"signal {self.sent} in step {trainer.global_step}")
+                if self.node:  # torchrun, its agent, first
+                    os.kill(os.getppid(), self.sent)
+                os.kill(os.getpid(), self.sent)
+
+
+def dying(*steps: int, rank: int = 0) -> list[str]:
+    return [
+        "+callbacks.die._target_=test_resume.Die",
+        f"+callbacks.die.at={list(steps)}".replace(" ", ""),
+        f"+callbacks.die.rank={rank}",
+    ]
+
+
+def weights(run: Path, name: str = "last") -> dict[str, Tensor]:
+    state: dict[str, Tensor] = torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)
+    return state["state_dict"]
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def is_whole(run: Path, whole: Path) -> bool:
+    """Whether a run that was interrupted left what the whole one left, bit for bit."""
+    with (run / "metrics.csv").open(newline="") as ours, (whole / "metrics.csv").open() as theirs:
+        assert list(DictReader(ours)) == list(DictReader(theirs))
+    curves = []
+    for folder in (run, whole):
+        events = EventAccumulator(str(folder / "tensorboard"))
+        events.Reload()
+        curves.append([(e.step, e.value) for e in events.Scalars("train/loss")])
+    assert curves[0] == curves[1]
+    return same(weights(run), weights(whole)) and same(weights(run, "best"), weights(whole, "best"))
+
+
+@pytest.mark.compares
+def test_a_run_that_was_killed_twice_is_one_run(train: Cli, cli: Cli, warm: Cli) -> None:
+    """Just after the end of an epoch, and in the middle of the last one."""
+    # As many steps as without, the last of which takes in batches of 16 and of 1.
+    accumulated = ("data.batch_size=16", "trainer.accumulate_grad_batches=4")
+    options = (*RANDOM, *accumulated, "strategy=pipeline")
+    whole = train(*options).run
+    assert cli("train.py", *TINY, *options, *dying(12, 17, rank=1)).status == 1
+    assert cli("train.py", "resume=last").status == 1
+    warm("train.py", "resume=last")
+    assert len(list(whole.parent.iterdir())) == 2
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    assert is_whole(run, whole)
+    assert len(column(run, "train/loss")) == 2 * EPOCH
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(
+    ("strategy", "before"), [("single", 1), pytest.param("ddp", 2, marks=pytest.mark.long)]
+)
+def test_a_signal_in_the_last_step_of_an_epoch_waits_for_its_validation(
+    train: Cli, cli: Cli, warm: Cli, strategy: str, before: int
+) -> None:
+    """Ranks agree a step later."""
+    options = (*RANDOM, f"strategy={strategy}", "scheduler=plateau")
+    whole = train(*options).run
+    die = (*dying(EPOCH - before), f"+callbacks.die.sent={int(signal.SIGTERM)}")
+    assert cli("train.py", *TINY, *options, *die).status == 128 + signal.SIGTERM
+    warm("train.py", "resume=last")
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    assert is_whole(run, whole)
+
+
+@pytest.mark.long
+@pytest.mark.compares
+def test_ranks_that_died_are_started_again(train: Cli) -> None:
+    options = (*RANDOM, "strategy=ddp")
+    whole = train(*options).run
+    restarted = train(*options, "launch.max_restarts=2", *dying(5, 17, rank=1))
+    assert is_whole(restarted.run, whole)
+    assert restarted.metrics["status"] == "finished"
+    # What ranks printed before they ended is there, although no rank came to its end.
+    printed = (restarted.run / "logs/rank_1.log").read_text()
+    for number, step in enumerate((5, 17), start=1):
+        assert f"signal 9 in step {step}\n" in printed
+        assert f"restart {number} of 2: the ranks continue from last.ckpt\n" in printed
+
+
+def cosine_from(step: int, steps: int) -> list[float]:
+    """The learning rates of a run of so many steps from one of them on."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
+    options: Any = {"monitor": "", "mode": "min", "warmup": 0.05, "final": 0.0}
+    (factor,) = cosine(optimizer, total_steps=steps, **options)["scheduler"].lr_lambdas
+    return [0.01 * factor(each) for each in range(step, steps)]
+
+
+def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, warm: Cli) -> None:
+    """And the learning rate continues along the curve of as many steps as there are then."""
+    first = train(
+        "strategy=single", "optimizer.lr=0.01", "trainer.max_epochs=1", "test=false",
+        "callbacks=[checkpoint,lr_monitor]", "callbacks.lr_monitor.logging_interval=step",
+    )  # fmt: skip
+    more = warm("train.py", f"resume={first.run}", "trainer.max_epochs=2", "strategy=ddp")
+    assert "changed now: trainer.max_epochs=2 strategy=ddp" in more.out
+    assert more.runs == []
+    assert first.metrics["strategy"] == "ddp"
+    assert len(column(first.run, "train/loss")) == 2 * EPOCH
+    longer = column(first.run, "lr-AdamW")[EPOCH:]
+    assert longer == pytest.approx(cosine_from(EPOCH, 2 * EPOCH))
+    # Six steps an epoch; and once more, as long as that.
+    fewer = ("trainer.max_epochs=3", "data.batch_size=128", "strategy=single", "test=true")
+    for words in (fewer, ("trainer.max_epochs=4",)):
+        again = warm("train.py", f"resume={first.run}", *words)
+        line = "resume: saved under ddp on 2, continues under single on 1: the samples stay"
+        assert (line in again.out) == (words is fewer)
+        assert (again.out + again.err).count("LambdaLR continues along the curve of this run") == 1
+    rates = column(first.run, "lr-AdamW")[2 * EPOCH :]
+    assert rates[:6] == pytest.approx(cosine_from(2 * EPOCH, 2 * EPOCH + 6))
+    assert rates[6:] == pytest.approx(cosine_from(2 * EPOCH + 6, 2 * EPOCH + 12))
+    config = (first.run / "config.yaml").read_text()
+    assert "lr: 0.01" in config
+
+
+@pytest.mark.compares
+def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli, warm: Cli) -> None:
+    options = (*RANDOM, "strategy=single")
+    whole = train(*options).run
+    # best.ckpt is of the first epoch.
+    worst = ("callbacks.checkpoint.monitor=val/loss", "callbacks.checkpoint.mode=max")
+    run = train(*options, *worst).run
+    last = run / "checkpoints/last.ckpt"
+    last.write_bytes(last.read_bytes()[:-10])
+    resumed = warm("train.py", "resume=last")
+    assert "skipped last.ckpt: it is truncated" in resumed.out
+    assert same(weights(run), weights(whole))
+    for file in (run / "checkpoints").iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    resumed = cli("train.py", "resume=last")
+    assert "from the start" in resumed.out
+
+
+class Numbered(LightningDataModule):
+    """Images whose first pixel is the sample's number."""
+
+    def __init__(self, batch_size: int, **_: object) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        images = torch.zeros(500, 1, 8, 8)
+        images[:, 0, 0, 0] = torch.arange(500)
+        return DataLoader(TensorDataset(images, torch.arange(500) % 10), self.batch_size, True)
+
+    def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(TensorDataset(torch.zeros(20, 1, 8, 8), torch.arange(20) % 10), 20)
+
+
+class Seen(Callback):
+    """Writes down which samples a rank was given."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object,
+        batch: tuple[Tensor, Tensor], batch_idx: int,
+    ) -> None:  # fmt: skip
+        with Path(f"seen-{trainer.world_size}-{trainer.global_rank}").open("a") as file:
+            file.writelines(f"{int(number)}\n" for number in batch[0][:, 0, 0, 0])
+
+
+def test_every_sample_of_an_epoch_is_seen_once_whatever_the_world_size(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """1 to 2 to 3 to 1 ranks; a signal to one of them ends each part."""
+    first = (
+        *TINY, "strategy=ddp", "trainer.devices=1", "trainer.max_epochs=1", "test=false",
+        "data._target_=test_resume.Numbered", "+callbacks.seen._target_=test_resume.Seen",
+        *dying(1, 3, 5), f"+callbacks.die.sent={int(signal.SIGTERM)}",
+    )  # fmt: skip
+    assert cli("train.py", *first).status == 128 + signal.SIGTERM
+    for devices, status in ((2, 128 + signal.SIGTERM), (3, 128 + signal.SIGTERM), (1, 0)):
+        outcome = cli("train.py", "resume=last", f"trainer.devices={devices}")
+        assert outcome.status == status, outcome.err
+    seen = {path.name: path.read_text().split() for path in tmp_path.glob("seen-*")}
+    assert {name.split("-")[1] for name in seen} == {"1", "2", "3"}
+    counts = Counter(number for numbers in seen.values() for number in numbers)
+    assert counts == {str(number): 1 for number in range(500)}
+
+
+def stopped(tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None) -> Outcome:
+    """Start a run, send a signal to a rank or to the command, and wait for its end."""
+    process = Command(
+        tmp_path, "train.py", *RANDOM, f"strategy={strategy}",
+        *[override for override in TINY if not override.startswith("callbacks=")],
+        "callbacks=[checkpoint,progress]", "trainer.max_epochs=400",
+    )  # fmt: skip
+    process.wait_for_line("epoch 1/")
+    target = process.pid
+    if rank is not None:
+        target = pid_of_rank(tmp_path, rank)
+    os.kill(target, sent)
+    out, err = process.communicate(timeout=60)
+    return Outcome(process.wait(0), out, err, list(tmp_path.glob("runs/*/*")))
+
+
+def pid_of_rank(folder: Path, rank: int) -> int:
+    """The process that has the rank's log open."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                files = [os.readlink(link) for link in (process / "fd").iterdir()]
+            except OSError:
+                continue
+            if any(f.startswith(str(folder)) and f.endswith(f"rank_{rank}.log") for f in files):
+                return int(process.name)
+        time.sleep(0.2)
+    raise TimeoutError("no such rank")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "sent", "rank"),
+    [
+        ("single", signal.SIGTERM, None),
+        ("ddp", signal.SIGTERM, 1),
+        pytest.param("pipeline", signal.SIGUSR1, 0, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_to_any_rank_ends_in_one_checkpoint(
+    warm: Cli, tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None
+) -> None:
+    outcome = stopped(tmp_path, strategy, sent, rank)
+    assert outcome.status == 128 + sent, outcome.err
+    (line,) = outcome.err.splitlines()
+    assert line.startswith(f"stopped by {sent.name} after step ")
+    assert "resume=last" in line
+    step = int(line.split("after step ")[1].split(",")[0])
+    checkpoint = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == step
+    more = f"trainer.max_epochs={step // EPOCH + 2}"
+    warm("train.py", "resume=last", more, "callbacks=[checkpoint]")
+    with (outcome.run / "metrics.csv").open(newline="") as file:
+        steps = Counter(row["step"] for row in DictReader(file) if row["train/loss"])
+    assert set(steps.values()) == {1}
+    assert len(steps) == EPOCH * (step // EPOCH + 2)
+
+
+SGD = (
+    "model=mlp", "data.image_size=8", "data.batch_size=256", "logger=csv", "test=false", FLOAT64,
+    "callbacks=[checkpoint,early_stopping]", "callbacks.early_stopping.patience=3",
+    "optimizer=sgd", "optimizer.lr=0.02", "scheduler=cosine",
+)  # fmt: skip
+
+
+class InTheSecondEpoch(Callback):
+    """Changes by hand what the other run changes on its command line."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            (optimizer,) = trainer.optimizers
+            schedule = trainer.lr_scheduler_configs[0].scheduler
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.5
+                group["weight_decay"] = 0.1
+            schedule.base_lrs = [rate * 0.5 for rate in schedule.base_lrs]
+
+
+class StopAfterOne(Callback):
+    """Ends a run before its time."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = True
+
+
+@pytest.fixture
+def checkpoint(trained: Cli) -> Path:
+    """The end of the first epoch of two."""
+    stop = "+callbacks.stop._target_=test_resume.StopAfterOne"
+    return trained(*SGD, stop).run / "checkpoints" / "last.ckpt"
+
+
+def test_another_learning_rate_and_argument_of_a_callback_are_taken(
+    train: Cli, checkpoint: Path
+) -> None:
+    patience = "callbacks.early_stopping.patience=7"
+    changed = ("optimizer.lr=0.01", "optimizer.weight_decay=0.1", patience)
+    resumed = train(*SGD, *changed, f"resume={checkpoint}")
+    assert "optimizer.lr=0.01 (was 0.02): all learning rates are multiplied by 0.5" in resumed.out
+    assert f"{patience} (was 3)" in resumed.out
+    by_hand = train(*SGD, "+callbacks.hand._target_=test_resume.InTheSecondEpoch")
+    ours, theirs = (
+        torch.load(run.run / "checkpoints/last.ckpt", weights_only=True)
+        for run in (resumed, by_hand)
+    )
+    for name, weight in theirs["state_dict"].items():
+        assert torch.equal(ours["state_dict"][name], weight)
+    (early,) = (ours["callbacks"][name] for name in ours["callbacks"] if "EarlyStopping" in name)
+    assert early["patience"] == 7
+
+
+def test_what_cannot_change_is_refused(cli: Cli, checkpoint: Path) -> None:
+    for change, answer in (
+        ("seed=5", "seed=5: the run was started with seed=0"),
+        ("scheduler=plateau", "scheduler: the run was started with small.schedulers.cosine"),
+    ):
+        refused = cli("train.py", *TINY, *SGD, change, f"resume={checkpoint}")
+        assert refused.status == 2
+        assert answer in refused.err
+        assert "init=CHECKPOINT" in refused.err
+
+
+class Fails(Callback):
+    def on_fit_start(self, *_: Any) -> None:
+        raise ArithmeticError
+
+
+@pytest.mark.parametrize(
+    "mistake", [("model=lenet",), ("+callbacks.x._target_=test_resume.Fails",)]
+)
+def test_what_could_not_be_resumed_with_is_not_kept(
+    train: Cli, cli: Cli, mistake: tuple[str, ...]
+) -> None:
+    run = train("trainer.max_epochs=1").run
+    kept = {file: file.read_bytes() for file in (run / ".hydra").iterdir()}
+    assert cli("train.py", f"resume={run}", *mistake).status in (1, 2)
+    assert {file: file.read_bytes() for file in (run / ".hydra").iterdir()} == kept
+    assert cli("train.py", f"resume={run}", "trainer.max_epochs=2").status == 0
+
+
+@pytest.mark.parametrize("steps", [EPOCH + 4, pytest.param(2 * EPOCH, marks=pytest.mark.long)])
+def test_more_steps_go_on_as_one_run(train: Cli, trained: Cli, steps: int) -> None:
+    plain = ("callbacks=[checkpoint]", "scheduler=none", "test=false", FLOAT64)
+    options = (*TINY, *plain, "trainer.max_epochs=3")
+    stopped = train(*options, f"trainer.max_steps={steps}").run
+    last = stopped / "checkpoints" / "last.ckpt"
+    resumed = train(*options, f"trainer.max_steps={3 * EPOCH - 1}", f"resume={last}").run
+    found = column(stopped, "train/loss") + column(resumed, "train/loss")
+    assert found == column(trained(*options).run, "train/loss")[:-1]

@@ -1,0 +1,260 @@
+"""Without Hydra and without the template: the README's scripts, a plain Trainer, and `launch`."""
+
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from csv import DictReader
+from pathlib import Path
+
+import pytest
+from conftest import largest_difference
+from processes import Command, nothing_stays_of
+from several_fits import Case, Small, fits
+
+import onecurve
+
+TESTS = Path(__file__).parents[1]
+README = (TESTS.parent / "README.md").read_text()
+SCRIPT, MOVE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+_, TYPED = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+PYTHON, TORCHRUN = TYPED.splitlines()
+CLOSE = 1e-11  # in float64: relative difference of two losses
+
+
+# The README's scripts
+
+
+# What tests say otherwise in the script.
+WORDS = {
+    "log": '"log_every_n_steps": 1',
+    "strategy": 'onecurve.Pipeline(schedule="interleaved_1f1b")',
+    "devices": '"devices": 2',
+    "start": "onecurve.launch(main, devices=2)",
+}
+DOUBLE = f'{WORDS["log"]}, "precision": "64-true"'
+# They change no loss, and need nothing else to be installed either.
+AVERAGE = f'{DOUBLE}, "callbacks": [onecurve.ExponentialMovingAverage(), '
+AVERAGE += 'onecurve.StochasticWeightAveraging("swa.ckpt")]'
+CORE_ONLY = os.pathsep.join(map(str, [TESTS / "core_only", *sys.path]))
+
+
+def in_float64(**changes: str) -> str:
+    """The README's script in float64, with other words in places."""
+    text = SCRIPT
+    for place, new in {"log": DOUBLE, **changes}.items():
+        assert text.count(WORDS[place]) == 1, WORDS[place]
+        text = text.replace(WORDS[place], new)
+    return text
+
+
+def typed(command: str, folder: Path) -> None:
+    """Run a command of the README, with nothing installed but what the library itself needs."""
+    done = subprocess.run(
+        [sys.executable, *command.split()[1:]], cwd=folder, capture_output=True, text=True,
+        timeout=300, env={**os.environ, "PYTHONPATH": CORE_ONLY},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def forked(script: Path) -> None:
+    command = Command(script.parent, str(script), PYTHONPATH=CORE_ONLY)
+    assert command.wait(timeout=300) == 0, command.stderr.read_text()
+
+
+def logged(folder: Path) -> list[float]:
+    """Every step's loss."""
+    (file,) = folder.glob("logs/**/metrics.csv")
+    with file.open(newline="") as rows:
+        return [float(row["train/loss"]) for row in DictReader(rows)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of the README's script as plain Lightning: one process, nothing of ours."""
+    folder = tmp_path_factory.mktemp("plain")
+    text = in_float64(strategy='"auto"', devices='"devices": 1', start="main()")
+    text = text.replace("import onecurve\n", "")
+    assert "onecurve" not in text
+    (folder / "script.py").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        runpy.run_path("script.py", run_name="__main__")
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(name, None)
+    return logged(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        pytest.param(PYTHON, {}, marks=pytest.mark.long),
+        pytest.param(
+            TORCHRUN, {"strategy": "onecurve.FSDP()", "log": AVERAGE}, marks=pytest.mark.long
+        ),
+        ("", {"strategy": "onecurve.DDP()", "start": "main()"}),
+    ],
+    ids=["pipeline", "fsdp by torchrun", "ddp by Lightning"],
+)
+def test_the_readme_script_has_the_losses_of_a_plain_trainer(
+    command: str, changes: dict[str, str], plain: list[float], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(in_float64(**changes))
+    if command:
+        typed(command, tmp_path)
+    else:  # Lightning starts the second rank, which is no fork.
+        forked(script)
+    assert len(plain) == 14
+    assert plain[-1] < plain[0] / 2
+    assert largest_difference(logged(tmp_path), plain) <= CLOSE
+
+
+def test_the_readme_script_is_short() -> None:
+    assert len([line for line in SCRIPT.splitlines() if line.strip()]) <= 35
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_readme_moves_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "move.py").write_text(MOVE)
+    forked(tmp_path / "move.py")
+    checkpoint = onecurve.read_checkpoint(tmp_path / "epoch2.ckpt")
+    assert checkpoint["global_step"] == 14
+    assert checkpoint["averages"].keys() == {"live", "swa"}
+
+
+def test_a_strategy_that_cannot_be_is_rejected() -> None:
+    one: Case = (Small, onecurve.Single(), {"devices": 1})
+    found = onecurve.launch(fits, {"": one}, devices=2)[""]
+    assert "Single needs one process, and torchrun started" in found
+    with pytest.raises(onecurve.UserError, match="schedule='zvb': must be one of gpipe, 1f1b"):
+        onecurve.Pipeline(schedule="zvb")
+
+
+# launch
+
+
+def what_a_rank_is(word: str) -> tuple[str, str, str]:
+    print("rank", os.environ["RANK"], "says", word, flush=True)
+    return word, os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+
+def fails_on_rank_1(folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+    if os.environ["RANK"] == "1":
+        raise ValueError("the reason")
+    signal.pause()
+
+
+def refuses() -> None:
+    raise onecurve.UserError("key=value: must be another")
+
+
+def test_launch_returns_what_rank_0_returned(tmp_path: Path) -> None:
+    assert onecurve.launch(what_a_rank_is, "hello", logs=tmp_path) == ("hello", "0", "2")
+    assert "rank 1 says hello" in (tmp_path / "logs" / "rank_1.log").read_text()
+
+
+def test_launch_of_one_rank_or_among_ranks_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert onecurve.launch(os.getpid, devices=1) == os.getpid()
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert onecurve.launch(what_a_rank_is, "hello") == ("hello", "1", "2")
+    monkeypatch.undo()
+
+
+def test_a_rank_that_fails_is_named_and_no_process_stays(tmp_path: Path) -> None:
+    with pytest.raises(onecurve.RankFailed) as caught:
+        onecurve.launch(fails_on_rank_1, tmp_path)
+    message = str(caught.value)
+    assert message.startswith("rank 1 failed\n")
+    assert "in fails_on_rank_1" in message
+    assert message.endswith("ValueError: the reason")
+    pids = [int(file.name) for file in tmp_path.iterdir()]
+    assert pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_what_a_rank_refuses_is_one_line_and_a_lambda_is_refused() -> None:
+    with pytest.raises(onecurve.UserError, match=r"^key=value: must be another$"):
+        onecurve.launch(refuses)
+    with pytest.raises(onecurve.UserError, match=r"lambda.* cannot be sent to the ranks"):
+        onecurve.launch(lambda: None)
+
+
+SLEEPS = """
+import os
+import signal
+from pathlib import Path
+
+import onecurve
+
+
+def main():
+    Path(f"sleeping-{os.environ['RANK']}").touch()
+    signal.pause()
+
+
+if __name__ == "__main__":
+    onecurve.launch(main)
+"""
+
+
+def test_a_call_outside_of_main_is_rejected(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(SLEEPS.replace('if __name__ == "__main__":', "if True:"))
+    command = Command(tmp_path, str(script))
+    _, err = command.communicate()
+    assert command.returncode
+    assert err.count("Traceback") == 1, err
+    assert err.splitlines()[-1] == (
+        "onecurve.errors.UserError: unguarded.py, line 15: starts ranks, each of which imports this "
+        'script; write it beneath if __name__ == "__main__":'
+    )
+    assert nothing_stays_of(command.pid)
+
+
+# The package
+
+
+def test_importing_it_imports_neither_torch_nor_hydra() -> None:
+    code = "import onecurve, sys; print(*sys.modules); assert dir(onecurve)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert {"torch", "lightning", "hydra", "numpy"}.isdisjoint(done.stdout.split())
+
+
+def test_every_public_name_is_there() -> None:
+    for name in onecurve.__all__:
+        assert callable(getattr(onecurve, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        onecurve.Nothing  # noqa: B018
+
+
+PRIVATE = re.compile(
+    r"^\s*(?:from|import) (?:torch|lightning|torchmetrics|hydra)\b"
+    r"[\w.]*(?:\._\w+| import [^#\n]*\b_\w+)",
+    re.MULTILINE,
+)
+
+
+def test_private_names_of_others_are_imported_in_compat_alone() -> None:
+    sources = Path(onecurve.__file__).parent
+    found = [
+        str(path.relative_to(sources))
+        for path in sources.rglob("*.py")
+        if "compat" not in path.parts and PRIVATE.search(path.read_text())
+    ]
+    assert found == []
+    assert PRIVATE.search("from torch.utils._pytree import tree_map\n")
+    assert PRIVATE.search("from lightning.pytorch import Trainer, _private\n")

@@ -1,0 +1,180 @@
+"""Ranks and nodes that die: how the run ends, or continues."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, ROUNDING, TINY, Cli, column, largest_difference, run_directories
+from nodes import (
+    CAN_MOUNT,
+    SLOW_EPOCHS,
+    TRAIN,
+    Start,
+    StartBy,
+    elastic_pod,
+    finish,
+    free_port,
+    has_the_curve_of_one_node,
+    kill_node,
+    one_run,
+    pod,
+    training_rank,
+    two_nodes,
+    wait_until,
+)
+from processes import listens
+from test_resume import dying
+
+
+@pytest.mark.long
+def test_a_killed_rank_ends_both_nodes(start: Start, tmp_path: Path) -> None:
+    nodes = two_nodes(start, *SLOW_EPOCHS)
+    os.kill(training_rank(nodes, tmp_path, 1), signal.SIGKILL)
+    finish(*nodes, status=1)
+    metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
+    assert metrics["status"] == "failed"
+
+
+@pytest.mark.compares
+@pytest.mark.long
+def test_a_restart_starts_the_ranks_of_both_nodes(
+    start: Start, trained: Cli, tmp_path: Path
+) -> None:
+    said = finish(*two_nodes(start, *dying(1, 8, rank=1), "launch.max_restarts=2"))
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+    out = "".join(out for out, _ in said)
+    assert "restart 1 of 2: the ranks continue from the start" in out
+    assert "restart 2 of 2: the ranks continue from last.ckpt" in out
+
+
+NODE_DIES = "+callbacks.die.node=true"
+
+
+@pytest.mark.compares
+@pytest.mark.long
+def test_a_killed_node_can_rejoin(start: Start, trained: Cli, tmp_path: Path) -> None:
+    port = free_port()
+    command = (*TRAIN, *dying(8, rank=1), NODE_DIES, "launch.max_restarts=1")
+    left = start(*command, **pod(0, port))
+    killed = start(*command, **pod(1, port))
+    wait_until(lambda: killed.poll() is not None)
+    assert killed.returncode == -signal.SIGKILL
+    said = finish(left, start(*command, **pod(1, port)))
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+    out = "".join(out for out, _ in said)
+    assert "restart 1 of 1: the ranks continue from last.ckpt" in out
+
+
+@pytest.mark.compares
+@pytest.mark.long
+def test_a_run_continues_with_fewer_and_with_more_nodes(
+    start: Start, trained: Cli, tmp_path: Path
+) -> None:
+    """An elastic job of one or two pods: one is killed, the other trains on alone, one joins."""
+    epochs = "trainer.max_epochs=20"
+    command = (*TRAIN, "launch.max_restarts=3", epochs)
+    command += ("+callbacks.slow._target_=test_torchrun.Slow",)
+
+    def steps(ranks: int) -> int:
+        return len(list(tmp_path.glob(f"step-*-of-{ranks}")))
+
+    told = {**elastic_pod(free_port()), "PET_RDZV_CONF": "last_call_timeout=5"}
+    first = start(*command, **told)
+    wait_until(lambda: bool(listens(first.pid)))
+    second = start(*command, **told)
+    wait_until(lambda: steps(2) > 8)
+    kill_node(second)
+    wait_until(lambda: steps(1) > 3)
+    before = steps(2)
+    third = start(*command, **told)
+    wait_until(lambda: steps(2) > before + 3)
+    finish(first, third)
+    (run,) = run_directories(tmp_path)
+    single = trained(*TRAIN[len(TINY) :], epochs, "trainer.devices=2").run
+    for name in ("train/loss", "val/loss", "test/acc"):
+        assert largest_difference(column(single, name), column(run, name)) <= ROUNDING
+
+
+OWN_DISKS = pytest.mark.skipif(not CAN_MOUNT, reason="a disk for each node alone needs root")
+
+
+def on_disks_of_their_own(
+    start_by: StartBy, monkeypatch: pytest.MonkeyPatch, folder: Path, *typed: str, status: int = 0
+) -> tuple[str, list[Path]]:
+    """Two nodes in folders that only one of them sees: what they print, and the two.
+
+    Both are called alike by their nodes, as disks of machines are.
+    """
+    disks = [folder / name for name in ("disk", "disk1", "disk2")]
+    for disk in disks:
+        disk.mkdir(parents=True)
+    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *typed)
+    port = free_port()
+    # Rank 0, which writes the record and the metrics, is on the first.
+    told = [[f"{name}={value}" for name, value in pod(number, port).items()] for number in (0, 1)]
+    unshare = ("unshare", "--mount", "bash", "-c", f'mount --bind "$0" {disks[0]} && exec "$@"')
+    with monkeypatch.context() as patch:
+        patch.setenv("PROJECT_ROOT", str(disks[0]))
+        nodes = [
+            start_by(*unshare, str(disk), "env", *variables, *command)
+            for disk, variables in zip(disks[1:], told, strict=True)
+        ]
+    said = "".join(out + err for out, err in finish(*nodes, status=status))
+    return said, disks[1:]
+
+
+@pytest.mark.compares
+@pytest.mark.long
+@OWN_DISKS
+def test_nodes_without_a_shared_disk_resume_from_the_mirror(
+    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only rank 0 writes, but the others can restart and test the best weights."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mirror = f"checkpoint.mirror_to=file://{tmp_path}/bucket"
+    typed = (*dying(8), "launch.max_restarts=1", mirror)
+    said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
+    assert "restart 1 of 1: the ranks continue from last.ckpt" in said
+    (run,) = run_directories(first)
+    assert has_the_curve_of_one_node(run, trained)
+    # Also why the first attempt failed, as this rank saw it.
+    files = {path.name for path in other.rglob("*") if path.is_file()}
+    assert files == {"rank_1.log", "metrics.json"}
+
+
+@pytest.mark.long
+@OWN_DISKS
+def test_nodes_without_a_shared_disk_or_a_mirror_get_an_error(
+    start_by: StartBy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = (*dying(8), "launch.max_restarts=1")
+    said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=1)
+    assert "1 of 2 ranks have no access to" in said
+    assert "checkpoint.mirror_to" in said
+
+
+@pytest.mark.compares
+@pytest.mark.long
+@OWN_DISKS
+def test_other_nodes_resume_from_an_address(
+    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If only the object store is left of the earlier nodes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bucket = f"file://{tmp_path}/bucket"
+    # Of one that knows how long training lasts, half is not a half.
+    same = "scheduler=none"
+    typed = (same, "trainer.max_epochs=1", "test=false", f"checkpoint.mirror_to={bucket}")
+    on_disks_of_their_own(start_by, monkeypatch, tmp_path / "before", *typed)
+    typed = (same, f"resume={bucket}")
+    _, (first, _) = on_disks_of_their_own(start_by, monkeypatch, tmp_path / "after", *typed)
+    (run,) = run_directories(first)
+    whole = trained(*TRAIN[len(TINY) :], same, "trainer.devices=2").run
+    losses = column(run, "train/loss")
+    assert losses
+    assert largest_difference(column(whole, "train/loss")[-len(losses) :], losses) <= ROUNDING
+    accuracy = "test/acc"
+    assert largest_difference(column(whole, accuracy), column(run, accuracy)) <= ROUNDING

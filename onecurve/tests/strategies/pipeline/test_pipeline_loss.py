@@ -1,0 +1,141 @@
+"""strategy=pipeline: what a step returns is the loss that is trained on, in every batch."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+from conftest import Shared
+from lightning.pytorch import Callback, Trainer
+from several_fits import Case, Small, assert_rejected, data, fits_in_ranks
+from torch import Tensor
+
+import onecurve
+from onecurve.strategies.pipeline.parallel import PipelineParallel
+
+
+class AnnealedByEpoch(Small):
+    """Weighs its loss differently from the second epoch on."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * 0.5**self.current_epoch
+
+
+class MixedUp(Small):
+    """Mixes samples and their losses from its second step on."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        if self.global_step == 0:
+            return super().training_step(batch, batch_idx)
+        outputs = self(0.7 * inputs + 0.3 * inputs.flip(0))
+        return 0.7 * self.loss(outputs, targets) + 0.3 * self.loss(outputs, targets.flip(0))
+
+
+class SecondTerm(Small):
+    """Adds a term of its outputs, but not yet in the first step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        outputs = self(batch[0])
+        penalty = 1e-3 * min(self.global_step, 1) * outputs.square().mean()
+        return self.loss(outputs, batch[1]) + penalty
+
+
+class OtherTargets(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        return super().training_step((inputs, targets + (self.global_step == 2)), batch_idx)
+
+
+class Tiny(Small):
+    """Has a loss of 1e-8, and scales it from its second step on."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return 1e-8 * super().loss(outputs, targets)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * (2 if self.global_step else 1)
+
+
+class Signed(Small):
+    """Has a loss of both signs, which is zero but for rounding in its first step."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        first: Any = next(iter(data()))[1].mean()
+        return (1000 * (targets - first)).mean() + 1e-6 * super().loss(outputs, targets)
+
+
+class AsOnAGpu(onecurve.Pipeline):
+    """Does not wait for a comparison."""
+
+    def setup(self, trainer: Trainer) -> None:
+        super().setup(trainer)
+        (axis,) = self.parallelisms
+        assert isinstance(axis, PipelineParallel)
+        axis.runner.loss_check.at_once = False
+
+
+class Saves(Callback):
+    """Asks for the weights after step 1."""
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        trainer.strategy.lightning_module_state_dict()
+
+
+class Steps(Callback):
+    """Says in which step a fit was ended."""
+
+    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+        error.args = (f"{error} (ended in step {trainer.global_step})",)
+
+
+WRONG = {
+    AnnealedByEpoch: "in step 3, ",
+    MixedUp: "in step 1, ",
+    SecondTerm: "in step 1, ",
+    OtherTargets: "in step 2, ",
+    Tiny: "in step 1, ",
+}
+RIGHT = {
+    "float32": {"precision": "32-true"},
+    "bf16-mixed": {"precision": "bf16-mixed"},
+    "bf16-true": {"precision": "bf16-true"},
+    "accumulated": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1},
+}
+# When a mistake of step 1 is found where nobody waits for the device: what ends, and in which step.
+READ = {
+    "where something is logged": {"log_every_n_steps": 2, "callbacks": [Steps()]},
+    "at the end of an epoch": {"callbacks": [Steps()]},
+    "before weights are saved": {"callbacks": [Steps(), Saves()]},
+    "at the end of the fit": {"max_steps": 2, "callbacks": [Steps()]},
+}
+
+
+def pipeline(module: Any, **options: Any) -> Case:
+    return module, onecurve.Pipeline(microbatches=2), options
+
+
+@pytest.fixture(scope="session")
+def outcomes(shared: Shared) -> Any:
+    cases = {module.__name__: pipeline(module) for module in WRONG}
+    cases |= {name: pipeline(Small, **options) for name, options in RIGHT.items()}
+    cases["signed"] = pipeline(Signed, precision="32-true")
+    for name, options in READ.items():
+        cases[name] = MixedUp, AsOnAGpu(microbatches=2), {"log_every_n_steps": 50, **options}
+    return shared("loss", partial(fits_in_ranks, cases))
+
+
+@pytest.mark.parametrize("module", WRONG)
+def test_another_loss_is_refused_in_its_step(outcomes: Any, module: Any) -> None:
+    assert_rejected(outcomes[module.__name__], WRONG[module])
+    assert "Pipeline(schedule='gpipe')" in outcomes[module.__name__]
+
+
+@pytest.mark.parametrize("name", [*RIGHT, "signed"])
+def test_the_right_loss_never_is(outcomes: dict[str, Any], name: str) -> None:
+    assert len(outcomes[name]["train/loss"]) == 6
+
+
+@pytest.mark.parametrize(("name", "step"), list(zip(READ, (1, 2, 2, 2), strict=True)))
+def test_on_a_gpu_it_is_found_before_it_counts(outcomes: Any, name: str, step: int) -> None:
+    assert "in step 1, " in outcomes[name]
+    assert outcomes[name].endswith(f"(ended in step {step})")

@@ -1,0 +1,292 @@
+"""The tensor plan: what is inferred, what a given plan means, and what is rejected."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sharded_networks import GPT2Attention, Task, made
+from torch import nn
+
+from onecurve.errors import UserError
+from onecurve.strategies.tensor.families import counts_of, family_of, heads_of, share_counts
+from onecurve.strategies.tensor.plan import check_plan, find_plan, local_numel, plan_table, shares
+
+
+def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:
+    task, _, _ = made(name, **options)
+    return task, find_plan(task, {"": task}, given, 2)
+
+
+def linears(*widths: tuple[int, int]) -> list[nn.Linear]:
+    return [nn.Linear(*width) for width in widths]
+
+
+def module(
+    names: str, layers: Sequence[nn.Module], of: type[nn.Module] = nn.Module, **attributes: Any
+) -> nn.Module:
+    """One that holds layers by these names, and says of itself what is given."""
+    made = of.__new__(of)
+    nn.Module.__init__(made)
+    for name, layer in zip(names.split(), layers, strict=True):
+        setattr(made, name, layer)
+    vars(made).update(attributes)
+    return made
+
+
+class CausalSelfAttention(nn.Module):
+    """As in minGPT."""
+
+    def forward(self, inputs: Any) -> Any: ...
+
+
+def styles(colwise: str, rowwise: str, **itself: str) -> dict[str, str]:
+    return {**dict.fromkeys(colwise.split(), "colwise"), rowwise: "rowwise", **itself}
+
+
+def gathered(names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), "colwise_gather")
+
+
+def block(heads: str, **others: nn.Module | nn.Parameter) -> nn.Module:
+    """One of transformers, in whose attention a module of this name has the heads."""
+    inner = module("query key value", linears(*[(8, 8)] * 3))
+    for name, other in others.items():
+        setattr(inner, name, other)
+    widths = (8, 8), (8, 16), (16, 8)
+    output, *dense = [module("dense", [layer]) for layer in linears(*widths)]
+    return module(
+        "attention intermediate output", [module(f"{heads} output", [inner, output]), *dense]
+    )
+
+
+def styles_of_block(heads: str) -> dict[str, str]:
+    layers = *(f"{heads}.{name}" for name in ("query", "key", "value")), "intermediate.dense"
+    summing = dict.fromkeys(("attention.output.dense", "output.dense"), "rowwise")
+    return {heads: "heads", **dict.fromkeys(layers, "colwise"), **summing}
+
+
+ALIKE, THREE, NORM = [(8, 8)] * 4, [(8, 24), (8, 8)], nn.LayerNorm(8)
+ONES_OWN = {
+    "Llama": (
+        module("q_proj k_proj v_proj o_proj", linears(*ALIKE), head_dim=4),
+        styles("q_proj k_proj v_proj", "o_proj", **{"": "heads"}),
+    ),
+    "CLIP": (
+        module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2),
+        styles("k_proj v_proj q_proj", "out_proj", **{"": "heads"}),
+    ),
+    "a block of YOLOS": (block("attention"), styles_of_block("attention.attention")),
+    "a block of BERT": (block("self"), styles_of_block("attention.self")),
+    "a block of Nystromformer": (block("self", conv=nn.Conv1d(2, 2, 3)), None),
+    "a block of Donut": (block("self", biases=nn.Parameter(torch.ones(4, 2))), None),
+    "no number of heads": (module("q k v o", linears(*ALIKE)), None),
+    "another parameter": (module("q k v o norm", [*linears(*ALIKE), NORM], heads=2), None),
+    "of any order": (module("qkv proj", linears(*THREE), num_heads=2), gathered("qkv proj")),
+    "of any order, with a norm": (
+        module("qkv proj norm", [*linears(*THREE), NORM], num_heads=2),
+        None,
+    ),
+    "GPT-2": (GPT2Attention(), {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}),
+    "GPT-2 of another release": (
+        module("c_attn c_proj", linears(*THREE), of=GPT2Attention, num_heads=2),
+        gathered("c_attn c_proj"),
+    ),
+    "minGPT": (
+        module("key query value proj", linears(*ALIKE), of=CausalSelfAttention, n_head=2),
+        gathered("key query value proj"),
+    ),
+    "gated": (
+        module("w1 w2 w3", linears((8, 16), (16, 8), (8, 16))),
+        styles("w1 w3", "w2", **{"": "colwise"}),
+    ),
+    "two layers": (
+        module("fc1 fc2 drop", [*linears((8, 16), (16, 8)), nn.Dropout()]),
+        styles("fc1", "fc2"),
+    ),
+    "no block": (module("fc1 fc2", linears((8, 16), (16, 4))), None),
+    "not one after the other": (module("fc1 fc2", linears((8, 16), (8, 16))), None),
+}
+
+
+@pytest.mark.parametrize("name", ONES_OWN)
+def test_a_module_is_known_by_its_names_or_its_class(name: str) -> None:
+    module, styles = ONES_OWN[name]
+    assert family_of(module) == styles
+
+
+def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
+    page = Path(__file__).parents[3] / "docs/your_network.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(block, names := dict[str, Any]())
+    task = Task(names["Attention"](8, 2))
+    plan = find_plan(task, {"": task}, None, 2)
+    assert plan == {"network": "heads", "network.qkv": "fused", "network.proj": "rowwise"}
+    check_plan(task, plan, 2)
+    assert task(torch.ones(2, 3, 8).double()).shape == (2, 3, 8)
+
+
+def test_head_counts_in_a_shared_configuration_are_copied_per_layer() -> None:
+    class Phi3Attention(nn.Module):
+        __module__ = "transformers.models.phi3.modeling_phi3"
+
+        def forward(self, inputs: Any) -> Any: ...
+
+    config = SimpleNamespace(num_attention_heads=4, hidden_size=8)
+    first, second = (
+        module(
+            "qkv_proj o_proj",
+            linears((8, 16), (8, 8)),
+            of=Phi3Attention,
+            config=config,
+            num_key_value_heads=2,
+        )
+        for _ in range(2)
+    )
+    share_counts(first, 2)
+    assert counts_of(first) == {"num_key_value_heads": 1, "config.num_attention_heads": 2}
+    assert counts_of(second) == {"num_key_value_heads": 2, "config.num_attention_heads": 4}
+
+
+def test_the_width_of_all_heads_is_shared_but_does_not_tell_their_number() -> None:
+    attention = module("query", linears((8, 8)), num_attention_heads=4, all_head_size=8)
+    share_counts(attention, 2)
+    assert counts_of(attention) == {"num_attention_heads": 2, "all_head_size": 4}
+    assert heads_of(module("q k v o", linears(*ALIKE), all_head_size=8)) is None
+
+
+def test_an_attention_is_sharded_only_if_all_of_its_class_can_be() -> None:
+    """The first attention of T5 has the position biases of all."""
+
+    class Attention(nn.Module):
+        def __init__(self, is_first: bool) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.o = linears(*ALIKE)
+            self.n_heads = 2
+            if is_first:
+                self.bias = nn.Embedding(4, 2)
+
+    second = Task(nn.ModuleList([Attention(False), Attention(False)]))
+    assert find_plan(second, {"": second}, None, 2)["network.1"] == "heads"
+    first = Task(nn.ModuleList([Attention(True), Attention(False)]))
+    assert {*find_plan(first, {"": first}, None, 2).values()} == {"colwise_gather"}
+
+
+def test_the_plan_of_a_transformer() -> None:
+    """PyTorch's layers, modules with `tensor_plan()`, and modules known by name."""
+    _, plan = plan_of("gpt")
+    assert plan == {
+        "network.embedding.tokens": "vocab",
+        "network.block1": "sequence",
+        "network.block1.attention": "heads",
+        "network.block1.attention.qkv": "colwise",
+        "network.block1.attention.output": "rowwise",
+        "network.block1.mlp.0": "colwise",
+        "network.block1.mlp.3": "rowwise",
+        "network.block2": "sequence",
+        "network.block2.attention": "heads",
+        "network.block2.attention.query": "colwise",
+        "network.block2.attention.key": "colwise",
+        "network.block2.attention.value": "colwise",
+        "network.block2.attention.output": "rowwise",
+        "network.block2.mlp": "colwise",
+        "network.block2.mlp.gate": "colwise",
+        "network.block2.mlp.down": "rowwise",
+        "network.block2.mlp.up": "colwise",
+        "network.norm": "sequence",
+        "network.head": "vocab",
+    }
+
+
+def test_a_pair_of_layers_never_spans_two_stages() -> None:
+    task, _, _ = made("mlp")
+    layers = {name: task.get_submodule(name) for name in ("network.0", "network.1")}
+    assert find_plan(task, layers, None, 2) == {"network.0": "colwise_gather"}
+
+
+def test_without_pairs_every_possible_layer_is_sharded() -> None:
+    single = Task(module("first odd last", linears((8, 16), (16, 5), (5, 8))))
+    assert find_plan(single, {"": single}, None, 2) == {
+        "network.first": "colwise_gather",
+        "network.last": "colwise_gather",
+    }
+
+
+def test_the_error_names_layers_that_a_plan_could_shard() -> None:
+    class Named(nn.Linear): ...
+
+    tied = Task(nn.Sequential(nn.Embedding(4, 8), Named(8, 8), nn.Linear(8, 4, bias=False)))
+    tied.network[2].weight = tied.network[0].weight  # type: ignore[index, union-attr]
+    with pytest.raises(UserError, match=r"give network\.0, network\.2 the style vocab in strategy"):
+        check_plan(tied, find_plan(tied, {"": tied}, None, 2), 2)
+
+
+def test_a_given_plan_replaces_the_inferred_one() -> None:
+    _, plan = plan_of("gpt", {"block*.mlp": "colwise", "network.block2.mlp.up": "colwise_gather"})
+    assert plan["network.block1.mlp.0"] == "colwise"
+    assert plan["network.block1.mlp.3"] == "rowwise"
+    assert plan["network.block2.mlp.up"] == "colwise_gather"
+    assert "network.head" not in plan
+
+
+QKV = "block1.attention.qkv"
+REFUSED = {
+    "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is not a style; use one of col"),
+    "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 matches no module; use names"),
+    "text": ("gpt", "all", 2, "plan='all': must be auto"),
+    "heads": ("gpt", None, 4, "cannot share the 2 heads of network.block2.attention evenly; use"),
+    "features": ("mlp", None, 3, "cannot share the 32 output features of network.0 evenly"),
+    "norm": ("gpt", {"norm": "rowwise"}, 2, "network.norm is LayerNorm, and rowwise is for Linear"),
+    "fused": (
+        "gpt",
+        {QKV: "fused"},
+        2,
+        f"network.{QKV} is fused, which is for one projection of q",
+    ),
+    "fused, of heads": ("fused", None, 4, "cannot share the 2 heads of network.1.attention evenly"),
+    "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to shard in Task"),
+    "tied": (
+        "gpt",
+        {"head": "vocab"},
+        2,
+        "are one weight, sharded in two ways (unsharded, colwise)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_is_refused_in_a_line(case: str) -> None:
+    name, given, size, line = REFUSED[case]
+    options = {"tied": True} if case == "tied" else {}
+    with pytest.raises(UserError) as refused:
+        check_plan(*plan_of(name, given, **options), size)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("mlp", 0.97), ("vit", 0.82), ("named", 0.9), ("fused", 0.95)]
+)
+def test_most_of_a_network_is_shared(name: str, least: float) -> None:
+    task, plan = plan_of(name)
+    whole, _, cut = shares(task, plan, 2)
+    assert cut / whole > least
+
+
+def test_what_a_rank_holds() -> None:
+    task, plan = plan_of("vit")
+    whole, held, cut = shares(task, plan, 2)
+    biases = sum(
+        weight.numel()
+        for name, weight in task.named_parameters()
+        if name.endswith(("out_proj.bias", "mlp.3.bias"))
+    )
+    assert held == whole - cut // 2
+    assert biases
+    assert local_numel("rowwise", "bias", (16,), 2) == 16
+    assert local_numel("rowwise", "weight", (16, 32), 4) == 128
+    table = plan_table(task, plan, 2, sequence=False)
+    assert table.row_count == 4

@@ -1,0 +1,155 @@
+"""Context parallelism: results are those of full sequences; how inputs are sharded or rejected."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import warm_ranks
+from conftest import ROUNDING, largest_difference, one_of_a_kind, unless_too_old
+from gpu_check.tasks import small_tokens, small_transformer
+from several_fits import Case, fits_alone, fits_in_ranks
+from sharded_sequences import CASES, WIDTH
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+import onecurve
+from onecurve.errors import UserError
+from onecurve.strategies.context_parallel import (
+    Piece,
+    current,
+    shard_sequences,
+    until_backward_ends,
+    working_on,
+)
+
+
+@cache
+def on_ranks(work: str, *arguments: Any) -> Any:
+    return warm_ranks.run(f"sharded_sequences.{work}", arguments, processes=2)
+
+
+SLOW = ("compiled",)
+COMPILES = unless_too_old("strategy.context with compile")
+AXES = ("replicate", "shard", "tensor", "pipeline")
+QUICK = tuple(name for name in CASES if name not in SLOW)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=[pytest.mark.long, COMPILES]) for name in SLOW)]
+)
+def test_sharded_sequences_give_the_results_of_full_ones(name: str) -> None:
+    found = on_ranks("differences", SLOW if name in SLOW else QUICK)[name]
+    assert {"training", "evaluation"} < set(found)
+    assert max(found.values()) <= ROUNDING, found
+
+
+def test_gathered_outputs_are_not_views() -> None:
+    # FSDP2 hangs its hooks on it, and warns.
+    assert not on_ranks("is_view_of_one_sample")
+
+
+@pytest.mark.compares
+def test_inputs_and_outputs_may_be_trees() -> None:
+    assert max(on_ranks("in_a_tree").values()) <= 1e-6
+
+
+REFUSED = {
+    "mask": "an attention mask has the shape (6, 6), which fits a shard of the sequence only; use",
+    "mean": "the network returns the shape (3, 5) for 6 of 12 positions, so it combines positions",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_networks_that_combine_positions_are_rejected(name: str) -> None:
+    line = on_ranks("refusals")[name]
+    assert line.startswith("context=2: ")
+    assert REFUSED[name] in line
+    assert "context=1" in line.partition("; ")[2]
+    assert "\n" not in line
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("axis", one_of_a_kind(AXES, kept=["tensor"]))
+def test_context_combines_with_another_axis(axis: str) -> None:
+    options = {"data": small_tokens, "max_epochs": 1}
+    single = fits_alone(small_transformer, **options)["small_transformer"]
+    strategy = onecurve.mesh(context=2, **{axis: 2})
+    case: Case = (small_transformer, strategy, {"devices": 4, **options})
+    found = fits_in_ranks({axis: case}, processes=4)[axis]
+    assert not isinstance(found, str), found
+    assert largest_difference(single["train/loss"], found["train/loss"]) <= ROUNDING
+
+
+class Of(NamedTuple):
+    """One of the ranks of an axis, for what sends nothing."""
+
+    size: int
+    rank: int = 0
+
+    def gather(self, tensor: Tensor, dim: int) -> Tensor:
+        raise NotImplementedError
+
+
+CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
+    "does not divide": (
+        [(2, 30, 8)],
+        "the sequence length 30; use context=3, or sequences of 32",
+    ),
+    "no sequence": ([(8,)], "the shape (8,), so there is no dimension 1"),
+    "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has full sequences of that length"),
+}
+
+
+@pytest.mark.parametrize("name", CANNOT_BE_CUT)
+def test_inputs_that_cannot_be_sharded_are_rejected(name: str) -> None:
+    shapes, line = CANNOT_BE_CUT[name]
+    with pytest.raises(UserError, match=r"^context=4: ") as refusal:
+        shard_sequences(tuple(torch.zeros(shape) for shape in shapes), Of(4))
+    assert line in str(refusal.value)
+
+
+def test_inputs_without_a_sequence_are_passed_in_full() -> None:
+    text, labels, condition = torch.zeros(2, 16), torch.zeros(2), torch.zeros(2, 4)
+    shapes = [tuple(piece.shape) for piece in shard_sequences((text, labels, condition), Of(4))]
+    assert shapes == [(2, 4), (2,), (2, 4)]
+
+
+def test_positions_need_no_strategy() -> None:
+    assert onecurve.positions(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
+    with FakeTensorMode():
+        assert onecurve.positions(torch.zeros(3, 5, device="cuda")).device.type == "cuda"
+    with working_on(Piece(Of(4, rank=3), 5)):
+        assert onecurve.positions(torch.zeros(3, 5, 2)).tolist() == [15, 16, 17, 18, 19]
+        # Of another length, and so not what was cut.
+        assert onecurve.positions(torch.zeros(3, 6)).tolist() == [0, 1, 2, 3, 4, 5]
+        compiled = torch.compile(onecurve.positions, backend="eager", fullgraph=True)
+        assert compiled(torch.zeros(3, 5)).tolist() == [15, 16, 17, 18, 19]
+    assert compiled(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
+
+
+class Fails(torch.autograd.Function):
+    """In its backward pass, once a piece's gradient was handed on."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> Tensor:
+        until_backward_ends(Piece(Of(2), 4))
+        raise MemoryError
+
+
+def test_a_failed_backward_pass_restores_attention() -> None:
+    """For example when it runs out of memory, because a callback searches the largest batch."""
+    value, as_it_is = torch.randn(2, 4, WIDTH, requires_grad=True), F.scaled_dot_product_attention
+    with pytest.raises(MemoryError):
+        Fails.apply(value).sum().backward()
+    with working_on(None):
+        pass
+    assert current() is None
+    assert F.scaled_dot_product_attention is as_it_is
+    assert torch.backends.mha.get_fastpath_enabled()
