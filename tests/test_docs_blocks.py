@@ -37,13 +37,17 @@ ELSEWHERE = {
     "python -m onecurve.docs": "onecurve/tests/test_docs.py",
     "pip install": "tests/test_readme.py: test_wheels",
     "torchrun --nproc-per-node 2": "onecurve/tests/app/sweep/test_launchers.py",
-    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "onecurve/tests/app/sweep/test_sweeps.py",
+    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": (
+        "onecurve/tests/app/sweep/test_sweeps.py"
+    ),
     "python train.py -m 'seed=range(16)' sweep/launcher=slurm": (
         "onecurve/tests/slurm/test_slurm.py"
     ),
     "python script.py": "onecurve/tests/launch/test_library.py",
     "python -m torch.distributed.run": "onecurve/tests/launch/test_library.py",
-    "python -m onecurve.checkpoint.sharded": "onecurve/tests/checkpoint/test_sharded_checkpoints.py",
+    "python -m onecurve.checkpoint.sharded": (
+        "onecurve/tests/checkpoint/test_sharded_checkpoints.py"
+    ),
 }
 # Files that a page tells to write, by the test that writes and runs them.
 WRITTEN = {
