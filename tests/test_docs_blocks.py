@@ -22,6 +22,7 @@ NOT_HERE = {
     "python evaluate.py checkpoint=s3://": "likewise",
     "python train.py init=s3://": "likewise",
     "torchrun --nnodes 2": "two nodes; benchmarks/ways_in.py runs it with two commands on this one",
+    "make gpu": "wants a GPU; onecurve/tests/test_gpu_check.py",
     "tensorboard": "a server that stays; tests/browser looks at its pages",
 }
 # Commands that other tests run.
@@ -29,20 +30,24 @@ ELSEWHERE = {
     "make setup": "tests/test_readme.py",
     "source .venv/bin/activate": "tests/test_readme.py",
     "make demo": "tests/test_demo.py",
-    "uvx cookiecutter gh:org/cookiecutter-lightning": "tests/test_readme.py",
+    "uvx cookiecutter path/to/clone": "tests/test_readme.py",
     "cd my-project": "tests/test_readme.py",
     "make docs": "tests/test_docs_site.py",
     "make update": "tests/test_update.py",
     "python -m onecurve.docs": "onecurve/tests/test_docs.py",
     "pip install": "tests/test_readme.py: test_wheels",
     "torchrun --nproc-per-node 2": "onecurve/tests/app/sweep/test_launchers.py",
-    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "onecurve/tests/app/sweep/test_sweeps.py",
+    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": (
+        "onecurve/tests/app/sweep/test_sweeps.py"
+    ),
     "python train.py -m 'seed=range(16)' sweep/launcher=slurm": (
         "onecurve/tests/slurm/test_slurm.py"
     ),
     "python script.py": "onecurve/tests/launch/test_library.py",
     "python -m torch.distributed.run": "onecurve/tests/launch/test_library.py",
-    "python -m onecurve.checkpoint.sharded": "onecurve/tests/checkpoint/test_sharded_checkpoints.py",
+    "python -m onecurve.checkpoint.sharded": (
+        "onecurve/tests/checkpoint/test_sharded_checkpoints.py"
+    ),
 }
 # Files that a page tells to write, by the test that writes and runs them.
 WRITTEN = {

@@ -11,7 +11,7 @@ import pytest
 from baking import LIBRARY, TEMPLATE, bake, environment_of
 
 BIN = Path(sys.executable).parent
-STRATEGIES = ("single", "dp", "ddp", "fsdp", "pipeline", "tensor", "context", "mesh")
+STRATEGIES = ("single", "dp", "ddp", "fsdp", "pipeline", "tensor", "mesh")
 # What a page fetches to be shown; a link that one may follow is none of it.
 FETCHED = re.compile(r'<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)="((?:https?:)?//[^"]*)"')
 
@@ -28,8 +28,10 @@ def make_docs(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]
 
 
 def has_all(site: Path, *pages: str) -> None:
-    """The pages are there, and fetch nothing from elsewhere."""
+    """The pages are there, fetch nothing from elsewhere, and from the disk have no search."""
     assert {f"{page}.html" for page in pages} <= {path.name for path in site.iterdir()}
+    hidden = 'if (location.protocol === "file:") document.documentElement.classList.add('
+    assert all(hidden in (site / f"{page}.html").read_text() for page in pages)
     fetched = {
         address for page in site.rglob("*.html") for address in FETCHED.findall(page.read_text())
     }
@@ -44,10 +46,8 @@ def has_the_library(site: Path) -> None:
     public = re.findall(r'^    "(\w+)",$', source, re.MULTILINE)
     assert len(public) >= 18
     assert set(public) <= set(named)
-    drawn = (site / "strategies.html").read_text()
     for strategy in STRATEGIES:
-        assert f'id="{strategy}"' in drawn, strategy
-        assert f'src="pictures/{strategy}.svg"' in drawn, strategy
+        assert f'src="pictures/{strategy}.svg"' in (site / f"{strategy}.html").read_text(), strategy
 
 
 def test_the_templates_site() -> None:
@@ -68,7 +68,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_projects_site(project: Path) -> None:
     done = make_docs(project, f"VENV={BIN.parent}")
     assert done.returncode == 0, done.stdout + done.stderr
-    has_all(project / "build/site", "project", "tasks", "api")
+    has_all(project / "build/site", "index", "project", "tasks", "api")
+    (named,) = re.findall(r"^Open (\S+)\.$", done.stdout, re.MULTILINE)
+    assert (project / named).exists()
     assert ".tasks.classification.Classification" in (project / "build/site/api.html").read_text()
     title = re.search("<title>(.*)</title>", (project / "build/site/project.html").read_text())
     assert title

@@ -9,7 +9,7 @@ from baking import LIBRARY, TEMPLATE, bake, python_in, scripts_in
 
 PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
 # Most of the commands, which show what the tests of the library try, too.
-MORE = ("callbacks", "recipes", "strategies", "sweeps")
+MORE = ("callbacks", "recipes", "strategies", "sweeps", "fsdp", "pipeline", "tensor", "mesh")
 LONG = pytest.mark.long
 
 
@@ -18,7 +18,7 @@ LONG = pytest.mark.long
     "pages",
     [
         pytest.param([page for page in PAGES if page.stem not in MORE], id="first"),
-        pytest.param([page for page in PAGES if page.stem in MORE], id=",".join(MORE), marks=LONG),
+        pytest.param([page for page in PAGES if page.stem in MORE], id="more", marks=LONG),
     ],
 )
 def test_every_command_runs(tmp_path: Path, pages: list[Path]) -> None:
@@ -43,29 +43,70 @@ def command(line: str) -> str:
     return line.partition("  #")[0].strip()
 
 
+def write_files(page: Path, project: Path) -> None:
+    """Those that a page tells to write."""
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"In\s`((?:tasks|configs)/\S+)`[^`]*\n\n```\w+\n(.*?)```", text, re.DOTALL)
+    for name, block in files:
+        folder = project if name.startswith("configs/") else project / "src/my_project"
+        (folder / name).write_text(block, encoding="utf-8")
+
+
+IN_FLOAT64 = "trainer.precision=64-true trainer.max_epochs=1 callbacks=[] test=false monitor=null"
+
+
+def trained_alike(project: Path, typed: str, loss: str, *others: str) -> None:
+    """The losses of every step are those of `single` under other strategies."""
+    lines = [
+        f"train.py {typed} {IN_FLOAT64} strategy={strategy} hydra.run.dir=runs/{number}"
+        for number, strategy in enumerate(("single", *others))
+    ]
+    scripts_in(project, *lines)
+    single, *curves = [losses(project / f"runs/{number}", loss) for number in range(len(lines))]
+    assert len(single) > 4
+    for strategy, curve in zip(others, curves, strict=True):
+        assert curve == pytest.approx(single, rel=1e-11, abs=0), strategy
+
+
 @pytest.mark.long
 def test_the_vision_transformer_trains_alike(tmp_path: Path) -> None:
     """A task that is none of the project's, under strategies that shard it or split it."""
     project = bake(tmp_path / "out")
-    page = (LIBRARY / "docs/strategies.md").read_text(encoding="utf-8")
-    files = re.findall(r"In\s`((?:tasks|configs)/\S+)`[^`]*\n\n```\w+\n(.*?)```", page, re.DOTALL)
-    for name, block in files:
-        folder = project if name.startswith("configs/") else project / "src/my_project"
-        (folder / name).write_text(block, encoding="utf-8")
-    data = "data=synthetic data.channels=3 data.num_samples=300 data.num_val=20"
-    short = "trainer.precision=64-true trainer.max_epochs=1 callbacks=[] logger=csv test=false"
-    strategies = ("single", "fsdp", "pipeline strategy.schedule=interleaved_zero_bubble")
-    lines = [
-        f"train.py task=vit {data} {short} monitor=null strategy={name} hydra.run.dir=runs/{number}"
-        for number, name in enumerate(strategies)
-    ]
-    scripts_in(project, *lines)
-    single, *others = [losses(project / f"runs/{number}") for number in range(len(strategies))]
-    assert len(single) > 4
-    for curve in others:
-        assert curve == pytest.approx(single, rel=1e-11, abs=0)
+    write_files(LIBRARY / "docs/strategies.md", project)
+    data = "data=synthetic data.channels=3 data.num_samples=300 data.num_val=20 logger=csv"
+    strategies = ("fsdp", "pipeline strategy.schedule=interleaved_zero_bubble")
+    trained_alike(project, f"task=vit {data}", "train/loss", *strategies)
 
 
-def losses(run: Path) -> list[float]:
+ALL = ("dp", "ddp", "fsdp", "mesh", "tensor", "pipeline")
+# Without BatchNorm, which a part of a batch and a micro-batch compute their own statistics for.
+LAYER_NORM = ("nn.BatchNorm1d(out_feat, 0.8)", "nn.LayerNorm(out_feat)")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "loss", "change", "others"),
+    [
+        pytest.param("lit_mnist", "train_loss", ("", ""), ALL, id="network"),
+        pytest.param("lit_gan", "d_loss", ("", ""), ("tensor",), id="gan"),
+        pytest.param("lit_gan", "d_loss", LAYER_NORM, ALL, id="gan_with_layer_norm"),
+        pytest.param("lit_text", "train_loss", ("", ""), ALL, id="language_model"),
+    ],
+)
+def test_a_module_of_a_tutorial_trains_alike(
+    tmp_path: Path, name: str, loss: str, change: tuple[str, str], others: tuple[str, ...]
+) -> None:
+    """The table of its page."""
+    project = bake(tmp_path / "out")
+    write_files(LIBRARY / "docs/your_module.md", project)
+    file = project / f"src/my_project/tasks/{name}.py"
+    module = file.read_text(encoding="utf-8")
+    assert change[0] in module
+    file.write_text(module.replace(*change), encoding="utf-8")
+    few = "trainer.limit_train_batches=8 trainer.limit_val_batches=1"
+    trained_alike(project, f"task={name} data={name} {few}", loss, *others)
+
+
+def losses(run: Path, name: str) -> list[float]:
     with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+        return [float(row[name]) for row in csv.DictReader(file) if row[name]]

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+import yaml
 from baking import LIBRARY, PROJECT, TEMPLATE
 
 SOURCE = TEMPLATE / PROJECT
@@ -50,6 +51,20 @@ def test_a_starter_lists_every_choice(starter: str) -> None:
     assert {group: listed(cells) for group, cells in rows.items()} == groups
 
 
+STRATEGIES = ("single", "dp", "ddp", "fsdp", "pipeline", "tensor")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_page_of_a_strategy_has_its_keys_and_defaults(strategy: str) -> None:
+    file = SOURCE / f"configs/strategy/{strategy}.yaml"
+    keys = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for name in ("name", "processes", "_target_"):
+        del keys[name]
+    page = (LIBRARY / f"docs/{strategy}.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `strategy\.(\w+)` \| `([^`]+)` \|", page, re.MULTILINE))
+    assert {key: yaml.safe_load(value) for key, value in shown.items()} == keys
+
+
 def test_every_callback_is_described() -> None:
     named = {name for cell in first_cells(CALLBACKS) for name in re.findall(r"`(\w+)`", cell)}
     files = {path.stem for path in (SOURCE / "configs/callbacks").glob("*.yaml")} - {"none"}
@@ -75,12 +90,11 @@ def test_the_readme_shows_commands_that_its_tests_run() -> None:
     assert {*lines} - {*commands, ""} == {"make setup", "source .venv/bin/activate", "make test"}
 
 
-def test_links_lead_to_pages_of_the_site() -> None:
-    """A project's pages name those of the library where they are for everybody."""
-    files = [*SOURCE.rglob("*.md"), LIBRARY / "README.md", LIBRARY / "src/onecurve/docs.py"]
-    site = re.compile(r"https://org\.github\.io/cookiecutter-lightning/(?:(\w+)\.html)?")
-    named = {name for file in files for name in site.findall(file.read_text(encoding="utf-8"))}
-    assert {"strategies", "callbacks", "sweeps"} < named
-    folders = (LIBRARY / "docs", SOURCE / "docs", TEMPLATE / "docs")
-    pages = {page.stem for folder in folders for page in folder.glob("*.md")}
-    assert named - {""} <= pages
+def test_pages_of_the_library_that_are_named_are_installed_with_it() -> None:
+    """No site has them: an address would lead nowhere."""
+    files = [*SOURCE.rglob("*.md"), *(TEMPLATE / "docs").glob("*.md"), LIBRARY / "README.md"]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    named = set(re.findall(r"python -m onecurve\.docs (\w+)", text))
+    assert {"strategies", "callbacks", "sweeps", "your_module"} <= named
+    assert named <= {page.stem for page in (LIBRARY / "docs").glob("*.md")}
+    assert "org.github.io" not in text

@@ -30,7 +30,7 @@ def hour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     Needs the network. Only the address, the answers and the number of steps differ from the README.
     """
     folder = tmp_path_factory.mktemp("a folder")
-    assert BAKE.strip() == "uvx cookiecutter gh:org/cookiecutter-lightning"
+    assert BAKE.strip() == "uvx cookiecutter path/to/clone"
     cookiecutter = Path(sys.executable).with_name("cookiecutter")
     answers = [f"author={AUTHOR}", f"description={DESCRIPTION}"]
     first = [str(cookiecutter), str(TEMPLATE), "--no-input", "--default-config", *answers]

@@ -16,13 +16,23 @@ import onecurve
 ROOT = Path(__file__).parents[1]
 
 
+def docs(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "onecurve.docs", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def test_the_pages_are_listed_where_they_lie() -> None:
-    command = [sys.executable, "-m", "onecurve.docs"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    folder = Path(shown.partition("   (")[0])
-    listed = [line.split() for line in shown.splitlines()[2:]]
-    assert {page.name for page in folder.glob("*.md")} == {name for name, *_ in listed}
-    assert ["strategies.md", "Strategies"] in listed
+    folder, _, _, *listed = docs().stdout.splitlines()
+    assert {page.stem for page in Path(folder).glob("*.md")} == {line.split()[0] for line in listed}
+    assert "Strategies" in [line.split(maxsplit=1)[1] for line in listed]
+
+
+def test_a_page_is_shown_by_its_name() -> None:
+    assert docs("recipes").stdout.strip() == (ROOT / "docs/recipes.md").read_text("utf-8").strip()
+    unknown = docs("recipe")
+    assert unknown.returncode == 2
+    assert unknown.stderr.startswith("error: recipe: no such page; one of ")
+    assert unknown.stderr.count("\n") == 1
 
 
 def test_what_the_drawings_name_is_there() -> None:

@@ -9,7 +9,7 @@ import yaml
 from conftest import CONFIGS, STRATEGIES, TWO_STEPS
 from jsonschema import Draft7Validator
 from onecurve.app.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
-from onecurve.testing.runs import Cli, column
+from onecurve.testing.runs import Cli
 
 # Further overrides that a choice needs, also in small_data.py; all others are tried with the
 # defaults.
@@ -46,7 +46,7 @@ def test_every_choice_trains_two_steps(cli: Cli, tmp_path: Path, file: str) -> N
     outcome = cli("train.py", *TWO_STEPS, *strategy, *overrides)
     assert outcome.status == 0, outcome.err
     assert outcome.metrics["status"] == "finished"
-    assert outcome.metrics["global_step"] == len(column(outcome.run, "train/loss")) == 2
+    assert outcome.metrics["global_step"] == 2
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)

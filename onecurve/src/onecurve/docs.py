@@ -1,10 +1,10 @@
-"""The pages of this library: ``python -m onecurve.docs`` prints where they are."""
+"""The pages of this library: ``python -m onecurve.docs`` lists them, and shows one by its name."""
 
 import argparse
+import pydoc
+import sys
 import webbrowser
 from pathlib import Path
-
-SITE = "https://org.github.io/cookiecutter-lightning/"
 
 
 def folder() -> Path:
@@ -13,18 +13,27 @@ def folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "docs"
 
 
-def main() -> None:
-    """Print the folder and the title of each page; with --open, open it in the browser."""
+def main() -> int:
+    """List the pages that are installed with the library, or show one of them."""
     parser = argparse.ArgumentParser(prog="python -m onecurve.docs", description=main.__doc__)
+    parser.add_argument("page", nargs="?", help="show this page, such as strategies")
     parser.add_argument("--open", action="store_true", help="open the folder in the browser")
     arguments = parser.parse_args()
-    print(f"{folder()}   (as a site: {SITE})\n")
-    for page in sorted(folder().glob("*.md")):
-        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        print(f"  {page.name:22} {title}")
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in sorted(folder().glob("*.md"))}
     if arguments.open:
         webbrowser.open(folder().as_uri())
+    elif arguments.page is None:
+        print(f"{folder()}\nShow one: python -m onecurve.docs {next(iter(pages))}\n")
+        for name, text in pages.items():
+            title = text.partition("\n")[0].removeprefix("# ")
+            print(f"  {name:20} {title}")
+    elif shown := pages.get(arguments.page.removesuffix(".md")):
+        pydoc.pager(shown)
+    else:
+        print(f"error: {arguments.page}: no such page; one of {', '.join(pages)}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from small_sweep import LOSSES, figures, make_job
 
+from onecurve.app.sweep.charts import charts_of
 from onecurve.app.sweep.report import compare_strategies, write_report
 from onecurve.app.sweep.results import MOST_POINTS, read_sweeps
 
@@ -113,13 +114,34 @@ def test_strategies_are_compared_with_single(
     table = compare_strategies(read_sweeps([tmp_path]))
     assert table is not None
     assert table.rows == [
-        ["single", "0.0e+00", "500.0", "1.00", "400"],
-        ["ddp", f"{2 * difference:.1e}", "750.0", "1.50", "300"],
+        ["single", "0.0e+00", "4", "500.0", "1.00", "400"],
+        ["ddp", f"{2 * difference:.1e}", "4", "750.0", "1.50", "300"],
     ]
     # What is more than rounding of one step needs a word.
     page, out = (tmp_path / "sweep.html").read_text(encoding="utf-8"), capsys.readouterr().out
     assert ("trainer.precision=64-true" in page) == (difference > 1e-5)
     assert ("trainer.precision=64-true" in out) == (difference > 1e-5)
+
+
+def test_a_phone_has_room_and_nothing_covers_anything(tmp_path: Path) -> None:
+    """Buttons are left, the toolbar right; values of an axis are on a ground of their own."""
+    for number, (strategy, accuracy) in enumerate([("single", 0.5), ("ddp", 0.6)], start=1):
+        make_job(tmp_path, number, f"strategy={strategy}", losses=LOSSES, val_acc=accuracy)
+
+    write_report([tmp_path], tmp_path)
+
+    page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in [
+        attributes for tag, attributes in Elements(page).found if tag == "meta"
+    ]
+    assert '"displaylogo": false' in page
+    charts = charts_of(read_sweeps([tmp_path]))
+    (menu,) = charts["loss"].layout.updatemenus
+    assert (menu.x, menu.xanchor) == (0, "left")
+    values = charts["parallel"].layout.annotations
+    assert {value.bgcolor for value in values} == {"rgba(255, 255, 255, 0.9)"}
+    places = {value.text: (value.xanchor, value.xshift) for value in values}
+    assert (places["0.6"], places["ddp"]) == (("right", -6), ("left", 6))
 
 
 def test_without_single_the_first_strategy_takes_its_place(tmp_path: Path) -> None:

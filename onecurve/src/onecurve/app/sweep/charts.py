@@ -38,7 +38,9 @@ def charts_of(sweep: SweepResults) -> dict[str, go.Figure]:
             found |= _of_study(sweep)
     found = {name: figure for name, figure in found.items() if figure.data}
     for figure in found.values():
-        figure.update_layout(template="plotly_white", height=420, margin={"t": 70, "b": 50})
+        top = 90 if figure.layout.updatemenus else 60
+        figure.update_layout(template="plotly_white", height=420, margin={"t": top, "b": 50})
+        figure.update_layout(title={"x": 0.01, "xanchor": "left", "y": 0.96, "yref": "container"})
     return found
 
 
@@ -74,7 +76,9 @@ def _curves(sweep: SweepResults, metric: str) -> go.Figure:
         {"label": scale, "method": "relayout", "args": [{"yaxis.type": scale}]}
         for scale in ("linear", "log")
     ]
-    menu = {"type": "buttons", "direction": "right", "x": 1, "y": 1.2, "buttons": buttons}
+    # Below the title: the toolbar is at the right.
+    left = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **left}
     figure.update_traces(mode="lines")
     figure.update_layout(title=escape(metric), xaxis_title="step", updatemenus=[menu])
     return figure.update_layout(showlegend=True, hoverlabel={"namelength": -1})
@@ -98,6 +102,11 @@ def _of_study(sweep: SweepResults) -> dict[str, go.Figure]:
         study.set_metric_names(names)
     parallel = draw.plot_parallel_coordinate(study, target_name=names[0])
     parallel.update_traces(opacity=1, line_width=2)
+    # Lines pass beneath the values of an axis, which are left of it, and right of the last one.
+    parallel.update_annotations(bgcolor="rgba(255, 255, 255, 0.9)", font_size=12, xshift=-6)
+    last = len(sweep.keys)  # the first axis is the objective's
+    parallel.update_annotations(xanchor="left", xshift=6, selector={"x": last})
+    parallel.update_xaxes(range=[-0.2, last + 0.5])
     for trace in parallel.data:
         if trace.mode == "lines" and trace.line.color.startswith("rgb"):
             trace.line.color = _darker(trace.line.color)

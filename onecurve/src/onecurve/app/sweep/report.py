@@ -41,6 +41,12 @@ FACTS = {
     "samples_per_second": ("samples/s", ",.0f"),
     "peak_memory_mib": ("peak MiB", ",.0f"),
 }
+# Of Plotly; few enough buttons that a phone has room for a chart's title beside them.
+TOOLBAR = {
+    "responsive": True,
+    "displaylogo": False,
+    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+}
 ROUNDING = 1e-5
 """Relative difference of losses from which on a note says how to tell rounding from an error."""
 NOTE = (
@@ -161,7 +167,7 @@ def _for_terminal(table: Table, width: int) -> RichTable:
 def _write_page(sweep: SweepResults, tables: Sequence[Table], path: Path) -> None:
     """One file that opens from disk and fetches nothing."""
     charts = [
-        figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)
+        figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=TOOLBAR)
         for name, figure in charts_of(sweep).items()
     ]
     text = Template(PAGE.read_text(encoding="utf-8")).substitute(
@@ -324,19 +330,22 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
             for job, other in pairs
             if (own := job.seconds_per_step) and (theirs := other.seconds_per_step)
         ]
-        difference = max((each for pair in pairs for each in _differences(*pair)), default=None)
+        differences = [_differences(*pair) for pair in pairs]
+        difference = max(itertools.chain.from_iterable(differences), default=None)
+        compared = max(map(len, differences), default=0)
         memory = max(job.number("peak_memory_mib") or 0.0 for job in jobs)
         needs_note |= (difference or 0) > ROUNDING
         rows.append(
             [
                 name,
                 _format(difference, ".1e"),
+                _format(compared or None, ",.0f"),
                 _format(1000 * statistics.fmean(seconds) if seconds else None, ",.1f"),
                 _format(statistics.fmean(ratios) if ratios else None, ".2f"),
                 _format(memory or None, ",.0f"),
             ]
         )
-    heads = ["strategy", f"loss difference, {COMPARED_STEPS} steps", "ms per step"]
+    heads = ["strategy", "loss difference", "in steps", "ms per step"]
     heads += [f"× {reference}", "peak memory, MiB"]
     if not any(row[-1] for row in rows):  # on CPUs it is not measured
         heads, rows = heads[:-1], [row[:-1] for row in rows]
