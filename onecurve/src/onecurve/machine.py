@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from .errors import UserError
 
 try:
     import resource
@@ -30,6 +33,7 @@ FIRST_STEP_WITHOUT_SRUN = 0xFFFFFFF0
 # With this TORCHELASTIC_RUN_ID Lightning takes ranks of srun for torchrun's: its own support of
 # Slurm ignores a job that is called "bash", and requeues jobs.
 OF_SRUN = "srun"
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 # What Lightning leaves in the environment of the process that trains: of the seed, and of the one
 # rank of a strategy that could have several.
@@ -78,17 +82,39 @@ def ranks_around() -> Ranks | None:
     """
     environment = os.environ
     if "RANK" in environment and "LOCAL_RANK" in environment:
-        world = int(environment.get("WORLD_SIZE", "1"))
-        here = int(environment.get("LOCAL_WORLD_SIZE", world))
+        world = _number("WORLD_SIZE", 1, least=1)
+        here = _number("LOCAL_WORLD_SIZE", world, least=1)
         starter = "srun" if environment.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
-        return Ranks(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, starter)
+        return Ranks(_number("RANK"), _number("LOCAL_RANK"), world, here, starter)
     # A step may have fewer tasks than its job. A single task is not one of several ranks.
-    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1"
-    if not _is_task_of_srun(environment) or (world := int(tasks)) == 1:
+    counts = "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+    if not _is_task_of_srun(environment) or (world := _number(counts, 1, least=1)) == 1:
         return None
-    rank = int(environment["SLURM_PROCID"])
+    rank = _number("SLURM_PROCID")
     here = _tasks_here(environment, world)
-    return Ranks(rank, int(environment.get("SLURM_LOCALID", rank % here)), world, here, "srun")
+    return Ranks(rank, _number("SLURM_LOCALID", rank % here), world, here, "srun")
+
+
+def _number(name: str, default: int | None = None, least: int = 0) -> int:
+    """The number in an environment variable of torchrun or srun."""
+    written = os.environ.get(name, "" if default is None else str(default))
+    if not written.isdecimal() or int(written) < least:
+        raise UserError(
+            f"{name}={written}: must be a whole number from {least}, as torchrun and srun set it; "
+            f"start the command by one of them, or type `unset {name}`"
+        )
+    return int(written)
+
+
+def reject_missing_interface() -> None:
+    """Reject a GLOO_SOCKET_IFNAME that names no network interface of this machine."""
+    known = [name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else []
+    for name in filter(None, os.environ.get(GLOO_INTERFACE, "").split(",")):
+        if known and name not in known:
+            raise UserError(
+                f"{GLOO_INTERFACE}={name}: there is no such network interface; use one of "
+                f"{', '.join(known)}, or type `unset {GLOO_INTERFACE}`"
+            )
 
 
 def node_around() -> Node:

@@ -83,6 +83,14 @@ REFUSED = {
     "pods": ("pod", "strategy=ddp trainer.num_nodes=1", ["PET_NNODES=2", "trainer.num_nodes=auto"]),
     "one process": ("pod", "strategy=single", ["PET_NNODES=2", "strategy=ddp", "PET_NNODES=1"]),
     "more devices": ("pod", "strategy=ddp trainer.devices=2", ["PET_NPROC_PER_NODE=1", "auto"]),
+    "no number": (
+        "letters",
+        "strategy=ddp",
+        ["RANK=abc: must be a whole number from 0", "unset RANK"],
+    ),
+    "no rank": ("none here", "strategy=ddp", ["LOCAL_WORLD_SIZE=0: must be a whole number from 1"]),
+    "no task": ("two", "strategy=ddp", ["SLURM_NTASKS=two: must be", "unset SLURM_NTASKS"]),
+    "no interface": ("interface", "strategy=ddp", ["GLOO_SOCKET_IFNAME=nope0", "use one of lo"]),
     "sweep of pods": ("pod", "-m strategy=ddp seed=1,2", ["-m: PET_NNODES=2"]),
 }
 TOLD = {
@@ -95,6 +103,10 @@ TOLD = {
         "SLURM_STEP_NUM_NODES": "2",
         "SLURM_STEP_TASKS_PER_NODE": "2,1",
     },
+    "letters": {"RANK": "abc", "LOCAL_RANK": "0"},
+    "none here": {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "0"},
+    "two": {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "two"},
+    "interface": {"GLOO_SOCKET_IFNAME": "nope0"},
     "pod": {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_ENDPOINT": "here:1"},
 }
 

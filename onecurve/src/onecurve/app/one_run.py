@@ -39,6 +39,8 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     processes = _processes(config)
     is_rank = machine.ranks_around() is not None
     is_inline = is_rank or processes == 1
+    if is_rank or not is_inline:
+        machine.reject_missing_interface()
     if not is_inline:
         warm_up()
     if context.members.is_first:

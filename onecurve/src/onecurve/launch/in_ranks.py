@@ -68,6 +68,7 @@ def launch(
                     raise refusal from None
                 raise
     _reject_without_guard()
+    machine.reject_missing_interface()
     _reject_unpicklable(function, arguments)
     warm_up()
     from .agent import start_ranks

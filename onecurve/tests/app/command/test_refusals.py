@@ -238,6 +238,7 @@ OURS = {
         for typed, said in {
             " checkpoint=nowhere.ckpt": "error: checkpoint=nowhere.ckpt: there is no such file",
             "": "error: checkpoint is needed: add checkpoint=",
+            " checkpoint=null": "error: checkpoint=null: must be a checkpoint file, such as runs/",
         }.items()
     },
 }

@@ -79,6 +79,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
             try:
                 _reject_another_python(project)
                 read_env_file(config_dir.parent)
+                machine.ranks_around()  # variables of a launcher that are no numbers
             except UserError as refusal:
                 stop(refusal)
             # In a copy of the context, so that its variables do not leak into the next run.

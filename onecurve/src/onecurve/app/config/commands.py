@@ -24,7 +24,9 @@ def _damage(value: str) -> str | None:
 
 Resumed = Annotated[
     Any,
-    file_or_address("last, a run directory, a checkpoint file, or leave it out", _damage),
+    file_or_address(
+        "last, a run directory, a checkpoint file, or leave it out", _damage, needed=False
+    ),
 ]
 Measured = Annotated[
     Any, file_or_address("a checkpoint file, such as runs/.../checkpoints/best.ckpt", _damage)

@@ -27,15 +27,20 @@ def _address(value: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-def file_or_address(wanted: str, damage: Callable[[str], str | None] = missing) -> AfterValidator:
+def file_or_address(
+    wanted: str, damage: Callable[[str], str | None] = missing, *, needed: bool = True
+) -> AfterValidator:
     """Validate that a value is an existing, intact file, or an address, which is not read yet.
 
     Args:
         wanted: What an error asks for, with an example.
         damage: Why the file at a path cannot be used; None if it can.
+        needed: Whether null is rejected.
     """
 
     def check(value: Any) -> Any:
+        if value is None and needed:
+            raise ValueError(f"must be {wanted}")
         is_address = value is not None and remote.is_address(text(value))
         return _address(text(value)) if is_address else existing_path(value, wanted, damage)
 
