@@ -37,10 +37,15 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         plain[redaction.REPLACEMENTS] = instead
         _redact_written_secrets(context, redaction.secrets(plain))
     processes = _processes(config)
-    is_rank = machine.ranks_around() is not None
+    ranks = machine.ranks_around()
+    is_rank = ranks is not None
     is_inline = is_rank or processes == 1
     if is_rank or not is_inline:
         machine.reject_missing_interface()
+    # A sign of life: torch and Lightning are imported next. A sweep has a line for each job.
+    if context.members.is_first and OmegaConf.select(config, "sweep.job") is None:
+        count = ranks.world_size if ranks else processes
+        print(f"starting {count} {'process' if count == 1 else 'processes'} ...", flush=True)
     if not is_inline:
         warm_up()
     if context.members.is_first:

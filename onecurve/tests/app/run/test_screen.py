@@ -102,6 +102,7 @@ def test_the_printed_command_evaluates_the_best_checkpoint(
     where = "runs/jürgen's [1], (x)"
     options = [override("hydra.run.dir", where), "hydra.job.chdir=true", "trainer.max_epochs=1"]
     trained = warm("train.py", *TINY, *options)
+    assert trained.out.splitlines()[0] == "starting 1 process ..."
     program, script, *arguments = shlex.split(trained.out.splitlines()[-1])
     assert (program, script) == ("python", str(scripts / "evaluate.py"))
     assert text_of(arguments[0]) == f"{where}/checkpoints/best.ckpt"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -108,10 +109,12 @@ class Alive(Callback):
 def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     SEEN.clear()
     watched = ("+callbacks.alive._target_=test_sweeps.Alive", "trainer.max_epochs=1")
+    watched += ("+callbacks.layers._target_=onecurve.callbacks.model_summary.LayerTable",)
     done = cli("train.py", "-m", "seed=0,1,2", *SHORT, *watched, "sweep.on_failure=retry")
     assert done.status == 1
     # Two jobs that finish, and one that is tried twice.
     assert list(SEEN) == [1] * 4, done.err
+    assert done.out.count("of them trainable") == 1  # the table of layers
 
 
 def start_sweep(folder: Path, *arguments: str) -> Command:
@@ -247,7 +250,12 @@ def test_failed_jobs_run_again_with_the_same_command(
 def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
     """One that was under way, and one that was never begun, are run."""
     sweep = ("train.py", "-m", *SHORT, "seed=1,2,3", "hydra.sweep.dir=mine")
-    assert "To give a sweep a name" not in warm(*sweep).out
+    first = warm(*sweep).out
+    assert "To give a sweep a name" not in first
+    assert re.findall(r"^jobs left: (\d of \d), about 0:00:\d\d$", first, re.M) == [
+        "2 of 3",
+        "1 of 3",
+    ]
     record = yaml.safe_load(Path("mine/sweep.yaml").read_text())
     assert record["command"].endswith("seed=1,2,3 hydra.sweep.dir=mine")
     assert [job[-1] for job in record["jobs"]] == ["seed=1", "seed=2", "seed=3"]
@@ -257,6 +265,7 @@ def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
     fake_jobs.started.clear()
     again = warm(*sweep)
     assert again.out.count("finished already") == 1
+    assert re.findall(r"^jobs left: .*,", again.out, re.M) == ["jobs left: 1 of 3,"]
     assert fake_jobs.started == ["02-seed=2", "03-seed=3"]
     assert statuses(Path("mine")) == dict.fromkeys((1, 2, 3), "finished")
 

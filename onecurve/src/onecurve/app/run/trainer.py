@@ -133,6 +133,9 @@ def build_trainer(
     """
     log_in_place()
     callbacks = [*instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
+    if OmegaConf.select(cfg, "sweep.job"):
+        # The first job of a sweep has shown the layers.
+        callbacks = [each for each in callbacks if not isinstance(each, ModelSummary)]
     loggers = instances("logger", cfg.get("logger"), Logger)
     folders = [Path(each.log_dir).resolve() for each in loggers if isinstance(each, CSVLogger)]
     if logs_metrics and run_dir.resolve() not in folders:

@@ -4,8 +4,10 @@ import gc
 import math
 import signal
 import sys
+import time
 import traceback
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,15 @@ from ..command.check import check
 from ..run import record, redaction
 from ..run.record import invocation, read_metrics
 from .directory import DONE, STOPPED, TRACEBACK, read_record
-from .launchers import JOBLIB, interrupt_ends_job, launcher_of, meet, take_share, validate_nodes
+from .launchers import (
+    JOBLIB,
+    SLURM,
+    interrupt_ends_job,
+    launcher_of,
+    meet,
+    take_share,
+    validate_nodes,
+)
 from .results import Objective, read_curves
 
 # Added to the callbacks of every trial of a search.
@@ -61,7 +71,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
     """
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
-    name = _name(config, hydra, sweep_dir)
+    name, started = _name(config, hydra, sweep_dir), time.monotonic()
     context = meet(config, hydra)
     members = context.members
     with ExitStack() as stack:
@@ -88,6 +98,8 @@ def run_job(work: str, config: DictConfig) -> float | None:
             print(f"{name}: {varied}" if varied else name, flush=True)
             _mirror_to_own_folder(config, run_dir)
             _run_with_retries(work, config, context, name)
+            if members.is_first:
+                _print_what_is_left(config, hydra, time.monotonic() - started)
     return Objective(str(config.get("monitor")), "min").reached(run_dir)
 
 
@@ -96,6 +108,22 @@ def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
         return f"job {config.sweep.trial + 1} of {config.sweep.trials}"
     jobs = read_record(sweep_dir).get("jobs")
     return f"job {hydra.job.num + 1}" + (f" of {len(jobs)}" if jobs else "")
+
+
+def _print_what_is_left(config: DictConfig, hydra: HydraConf, seconds: float) -> None:
+    """How many jobs have not ended, and about how long they take: as long as this one did."""
+    sweep_dir = Path(hydra.sweep.dir)
+    total = (
+        config.sweep.trials if is_search(config) else len(read_record(sweep_dir).get("jobs") or ())
+    )
+    ended = [read_metrics(path.parent).get("status") for path in sweep_dir.glob("*/metrics.json")]
+    left = total - sum(status != "running" for status in ended)
+    if left > 0 and not (sweep_dir / STOPPED).exists():
+        print(f"jobs left: {left} of {total}", end="")
+        if launcher_of(hydra) != SLURM:
+            after = math.ceil(left / int(config.sweep.get("parallel") or 1)) * seconds
+            print(f", about {timedelta(seconds=round(after))}", end="")
+        print(flush=True)
 
 
 def _mirror_to_own_folder(config: DictConfig, run_dir: Path) -> None:
