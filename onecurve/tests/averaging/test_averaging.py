@@ -336,8 +336,8 @@ def test_two_optimizers_make_one_step_a_batch(
         )
         steps = most * optimizers if most else -1
         trainer = quiet_trainer(
-            onecurve.Single(), max_epochs=8, max_steps=steps, logger=notes, enable_checkpointing=True,
-            callbacks=[swa, keeps, Throughput(4), DeviceStats(4), Looks()],
+            onecurve.Single(), max_epochs=8, max_steps=steps, enable_checkpointing=True,
+            callbacks=[swa, keeps, Throughput(4), DeviceStats(4), Looks()], logger=notes,
         )  # fmt: skip
         trainer.fit(ByHand(optimizers), data())
         return swa.average.count, rates, written, notes.steps

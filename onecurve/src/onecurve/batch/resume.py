@@ -9,6 +9,7 @@ and world size, whatever sampler the loader has. What has no sampler and cannot 
 is read again, and its batches are dropped. The hooks used:
 
     setup_data: process_dataloader for each loader, then their iterators (in the first epoch)
+    on_train_start of the strategy: what hooks had frozen
     on_run_start of the epoch loop: the iterators of every later epoch, before its first batch
 """
 
@@ -26,15 +27,20 @@ from ..compat.of_lightning import (
     callbacks_with_metric,
     combined_alike,
     forget_states_of_loaders,
+    is_epoch_at_its_end,
+    is_in_epoch,
     loaders_of,
     monitored,
     resume_plateaus,
+    set_sampler_epoch,
     validate_first,
     validated_by_one_clock,
     validates_now,
 )
+from ..compat.of_results import log_the_rest
 from ..compat.patching import replaced
 from ..errors import UserError
+from .frozen import freeze_alike, frozen_parts
 from .loader import RankLoader, generators_of, has_indices
 from .random import (
     RankStream,
@@ -44,8 +50,10 @@ from .random import (
     set_state,
     to_tensors,
 )
+from .reload import Reloading
 from .seeded import set_epoch
 from .share import SharedLoader
+from .so_far import so_far, take_up
 from .stream import StreamLoader, is_stateful
 from .walk import Begun, Reading, Walk, draws_ahead
 
@@ -128,6 +136,9 @@ class TrainingEpochs:
         self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
         self._on_advance_end = partial(type(trainer.fit_loop).on_advance_end, trainer.fit_loop)
         self._only_validates = False
+        # What an epoch has logged that ended before its last batch.
+        self._cut_short: list[dict[str, Any]] | None = None
+        self._reloading = Reloading(trainer)
         validation = self._loop.val_loop
         counted = partial(type(validation).increment_progress_to_evaluation_end, validation)
         # The restored state already includes what the validation drew.
@@ -140,11 +151,23 @@ class TrainingEpochs:
         ):
             self._patches.enter_context(replaced(loop, name, method))
         self._patches.enter_context(validated_by_one_clock(trainer))
+        self._patches.enter_context(self._reloading.followed())
 
     def resume_from(self, place: Place) -> None:
         """Resume where a checkpoint was written; called before Lightning sets up the loaders."""
         self.place = place
         self.stream.seed = place.random.get("seed", self.stream.seed)
+        if place.random:
+            now = from_tensors(place.random["now"])
+            self._reloading.begins = place.epoch - place.is_ending, now
+            self._reloading.resume_from(place.random.get("reloading", {}))
+
+    def train_starts(self) -> None:
+        """Freeze what was frozen when the checkpoint was written."""
+        frozen = self.place and self.place.random.get("frozen")
+        line = freeze_alike(self.trainer.lightning_module, frozen) if frozen else None
+        if line and self.trainer.is_global_zero:
+            print(f"resume: {line}")
 
     def end(self) -> None:
         """Restore Lightning's loops."""
@@ -169,7 +192,8 @@ class TrainingEpochs:
             forget_states_of_loaders(self.trainer)
             if is_stateful(loader):
                 _put(loader, place)
-            if place.random:
+            set_sampler_epoch(loader, epoch)
+            if place.random and not self._reloading.is_anew:
                 set_state(from_tensors(place.random["now"]))
                 _set_generators([loader], place.random["generators"], "now")
             if place.is_inside or place.is_ending:
@@ -207,22 +231,24 @@ class TrainingEpochs:
         batch.
         """
         place, self.place = self.place, None
+        self._cut_short, self._reloading.begins = None, None
+        is_anew, self._reloading.is_anew = self._reloading.is_anew, False
         if place is not None:
             self._take_up(place, data_fetcher)
             if place.is_inside or place.is_ending:
                 self._on_run_start(data_fetcher)
                 return
         self.samples = 0
-        is_new = self.trainer.current_epoch > 0 and not (
-            self.trainer.fit_loop.is_resuming or self._loop.restarting
-        )
-        if is_new:
+        is_resumed = self.trainer.fit_loop.is_resuming or self._loop.restarting
+        if is_anew or (self.trainer.current_epoch > 0 and not is_resumed):
             self.synchronize()
             _begin(self._loaders, self.trainer.current_epoch)
             self._note_iterators(self._loaders)
             for loader in self._without_workers:
                 self._seed_apart(loader, self.trainer.current_epoch)
             self._without_workers = []
+        if is_anew and is_resumed:
+            iter(data_fetcher)  # Lightning would leave it out, as if this epoch had begun before
         self._on_run_start(data_fetcher)
         while self._seeded_apart:
             own, generator = self._seeded_apart.pop()
@@ -238,6 +264,10 @@ class TrainingEpochs:
                 "resume: the checkpoint was written inside an epoch with more training loaders "
                 f"than there are; give as many, {WAY_OUT}"
             )
+        if "so_far" in place.random and (place.is_inside or place.is_ending):
+            line = take_up(self.trainer, place.random["so_far"])
+            if line and self.trainer.is_global_zero:
+                print(f"resume: {line}")
         if place.validates:
             validate_first(self.trainer)
         if place.is_inside:
@@ -256,6 +286,12 @@ class TrainingEpochs:
         state["loaders"] = len(self._loaders)
         state["monitored"] = monitored(self.trainer)
         state["validates"] = validates_now(self.trainer)
+        state["frozen"] = frozen_parts(self.trainer.lightning_module)
+        state["reloading"] = self._reloading.state()
+        if is_in_epoch(self.trainer):
+            state["so_far"] = so_far(self.trainer)
+        elif self._cut_short is not None:
+            state["so_far"] = self._cut_short
         if self._iterator is not None and self._first is not None:
             state["iterator"] = to_tensors(self._iterator)
             state["first"] = to_tensors(self._first)
@@ -269,6 +305,9 @@ class TrainingEpochs:
         process has trained.
         """
         trainer, only_validates = self.trainer, self._only_validates
+        log_the_rest(trainer)
+        if not is_epoch_at_its_end(trainer):
+            self._cut_short = so_far(trainer)
         self._only_validates = False
         with ExitStack() as hooks:
             if only_validates:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from lightning.fabric.plugins.precision.utils import _DtypeContextManager as DefaultDtype
+from lightning.fabric.utilities.data import _set_sampler_epoch as set_sampler_epoch
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
 from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
 from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
@@ -34,6 +35,7 @@ from .patching import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
 # - DefaultDtype: sets the default dtype in a context, as `Precision.forward_context` does.
+# - set_sampler_epoch: calls `set_epoch` of samplers; Lightning does so after it makes iterators.
 # - ResultMetric: holds a value logged by `self.log`.
 # - IndexBatchSamplerWrapper: the only class from which Lightning reads the predicted indices.
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "flatten_dict",
     "move_optimizers",
     "set_device_of",
+    "set_sampler_epoch",
 ]
 
 
@@ -155,6 +158,13 @@ def accumulates(trainer: Trainer) -> bool:
 def is_epoch_at_its_end(trainer: Trainer) -> bool:
     """Whether all batches of the epoch have been read."""
     return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+
+
+def is_in_epoch(trainer: Trainer) -> bool:
+    """Whether batches of the current epoch have been trained on, and its end has not begun."""
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    return bool(batches.processed) and epochs.processed < epochs.ready
 
 
 def logged_steps(trainer: Trainer) -> int:

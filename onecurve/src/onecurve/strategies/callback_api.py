@@ -53,6 +53,7 @@ class CallbackAPI(Strategy):
             stands for all ranks.
         parts_group: The ranks that hold different parts of one network; None if each holds all.
         epochs: The epochs of the current fit; None outside of a fit.
+        _ended_with: Their state at the end of the last fit, until another one begins.
     """
 
     ranks: Ranks | None = None
@@ -61,6 +62,7 @@ class CallbackAPI(Strategy):
     samples_group: dist.ProcessGroup | None = None
     parts_group: dist.ProcessGroup | None = None
     epochs: TrainingEpochs | None = None
+    _ended_with: dict[str, Any] | None = None
     _reported_left_out: bool = False
 
     @property
@@ -264,6 +266,8 @@ class CallbackAPI(Strategy):
             checkpoint["random"] = self.epochs.state()
             for parallelism in self.parallelisms:
                 checkpoint.update(parallelism.checkpointed())
+        elif self._ended_with is not None and "loops" in checkpoint:
+            checkpoint["random"] = self._ended_with
         if self.parallelisms and (names := drop_modules(checkpoint)):
             if self.is_global_zero and not self._reported_left_out:
                 say(

@@ -143,6 +143,7 @@ class OneCurve(CallbackAPI):
         stream = self.step.stream
         self._synchronize()
         stream.reseed()
+        self._ended_with = None
         if task.trainer.state.fn == TrainerFn.FITTING:
             self.epochs = TrainingEpochs(task.trainer, stream, self._synchronize)
         self.step.begin(task, self.name, self.epochs)
@@ -318,6 +319,11 @@ class OneCurve(CallbackAPI):
 
     # Steps
 
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if self.epochs is not None:
+            self.epochs.train_starts()
+
     def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the task's step; `backward` weights its loss by this rank's share of the batch."""
         if isinstance(self.checkpoint_io, LocalFiles):
@@ -427,6 +433,8 @@ class OneCurve(CallbackAPI):
 
     def on_train_end(self) -> None:
         super().on_train_end()
+        assert self.epochs is not None
+        self._ended_with = self.epochs.state()
         for parallelism in self.parallelisms:
             parallelism.check()
 

@@ -1,0 +1,121 @@
+"""What an epoch has logged and counted so far, so that a resume inside it counts the whole epoch.
+
+Each rank that sees other samples has sums of its own: of what was logged, and in the states of the
+task's torchmetrics. A checkpoint holds those of all ranks. As many ranks take up their own again;
+any other number the sums over all.
+"""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities.data import (
+    dim_zero_cat,
+    dim_zero_max,
+    dim_zero_mean,
+    dim_zero_min,
+    dim_zero_sum,
+)
+
+from ..compat.of_results import (
+    Logged,
+    log_after,
+    logged_in_epoch,
+    metrics_of,
+    set_states,
+    update_count,
+)
+from ..compat.of_torch import defaults_of, reductions_of, tree_map_only
+from ..errors import some_of
+
+
+def so_far(trainer: Trainer) -> list[dict[str, Any]]:
+    """What each rank with other samples has, as plain data. All ranks call this."""
+    metrics = {
+        name: {
+            "states": {state: getattr(metric, state) for state in defaults_of(metric)},
+            "updates": update_count(metric),
+        }
+        for name, metric in metrics_of(trainer.lightning_module).items()
+    }
+    here = {"logged": logged_in_epoch(trainer), "metrics": metrics}
+    here = tree_map_only(Tensor, lambda value: value.detach().cpu(), here)
+    of_ranks: list[dict[str, Any]] = trainer.strategy.of_all_samples(here)  # type: ignore[attr-defined]
+    return of_ranks
+
+
+def take_up(trainer: Trainer, saved: list[dict[str, Any]]) -> str | None:
+    """Go on from what `so_far` returned; the line for what cannot be shared by other ranks."""
+    strategy: Any = trainer.strategy
+    rank, size = strategy.data_parallel_rank, strategy.data_parallel_size
+    is_alike = len(saved) == size
+    logged = [each["logged"] for each in saved]
+    log_after(trainer, logged[rank] if is_alike else _shared(logged, rank))
+    left_out = []
+    modules = dict(trainer.lightning_module.named_modules())
+    for name in dict.fromkeys(name for each in saved for name in each["metrics"]):
+        metric, entries = modules.get(name), [each["metrics"].get(name) for each in saved]
+        if not isinstance(metric, Metric):
+            continue
+        if is_alike:
+            if (entry := entries[rank]) is not None:
+                set_states(metric, entry["states"], entry["updates"])
+            continue
+        states = _states(metric, [entry["states"] for entry in entries if entry], rank, size)
+        if states is None:
+            left_out.append(name)
+        else:
+            set_states(metric, states, max(entry["updates"] for entry in entries if entry))
+    if not left_out:
+        return None
+    return (
+        f"{some_of(left_out)}: counts the rest of this epoch alone, because its states cannot be "
+        f"shared by another number of ranks than {len(saved)}"
+    )
+
+
+OF_VALUES = {"max": torch.maximum, "min": torch.minimum}
+
+
+def _shared(of_ranks: list[Logged], rank: int) -> Logged:
+    """What all ranks had logged, on the first of now; on the others, nothing under each name."""
+    shared: Logged = {}
+    for logged in of_ranks:
+        for key, entry in logged.items():
+            if key not in shared:
+                shared[key] = entry
+                continue
+            add = OF_VALUES.get(entry["reduce_fx"], torch.add)
+            both = [(name, shared[key]["state"][name], v) for name, v in entry["state"].items()]
+            shared[key] = {**entry, "state": {name: add(a, b) for name, a, b in both}}
+    if rank == 0:
+        return shared
+    return {key: {**entry, "state": {}} for key, entry in shared.items() if not entry["sync"][1]}
+
+
+def _states(
+    metric: Metric, of_ranks: list[dict[str, Any]], rank: int, size: int
+) -> dict[str, Any] | None:
+    """This rank's part of a metric's states of other ranks; None if they cannot be divided."""
+    states: dict[str, Any] = {}
+    for name, fx in reductions_of(metric).items():
+        values = [each[name] for each in of_ranks]
+        if fx is dim_zero_cat:
+            parts = [part for value in values for part in _as_list(value)]
+            whole = torch.cat([part if part.ndim else part[None] for part in parts])
+            share = torch.tensor_split(whole, size)[rank]
+            states[name] = share if isinstance(values[0], Tensor) else [share]
+        elif fx is dim_zero_sum:
+            default = torch.zeros_like(values[0])
+            states[name] = default if rank else torch.stack(values).sum(0)
+        elif fx in (dim_zero_max, dim_zero_min, dim_zero_mean):
+            states[name] = fx(torch.stack(values))
+        else:
+            return None
+    return states
+
+
+def _as_list(value: Any) -> list[Tensor]:
+    return value if isinstance(value, list) else [value]
