@@ -8,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from several_fits import Small, data, quiet_trainer
 from torch import nn
 
-from onecurve import LocalFiles, Single, read_checkpoint
+from onecurve import BestAndLast, LocalFiles, Single, read_checkpoint
 from onecurve.checkpoint.file import damage, write_checkpoint
 from onecurve.config_model import missing
 from onecurve.errors import UserError
@@ -248,6 +249,21 @@ def test_an_address_is_no_folder_of_this_disk(
     two.fit(Small(), data(), ckpt_path=f"{address}/last.ckpt")
     assert (two.current_epoch, two.global_step) == (4, 4 * one.num_training_batches)
     assert read_checkpoint(f"{address}/last.ckpt")["global_step"] == one.global_step
+
+
+def test_what_a_run_resumes_from_stays_at_its_address(tmp_path: Path) -> None:
+    """In the run's own folder, and in that of another run."""
+    made = partial(BestAndLast, filename="{epoch}", monitor=None, save_last=False)
+    first, other = "memory://resumed/first", "memory://resumed/other"
+    options: Any = {"enable_checkpointing": True, "default_root_dir": tmp_path}
+    fitted(Small(), callbacks=[made(first)], **options)
+    for folder, epochs in ((first, 3), (other, 4)):
+        on = trainer(max_epochs=epochs, callbacks=[made(folder)], **options)
+        on.fit(Small(), data(), ckpt_path=f"{first}/epoch={0 if folder == first else 2}.ckpt")
+    files = fsspec.filesystem("memory").find("/resumed")
+    assert [file.split("/")[-2:] for file in files] == [
+        ["first", "epoch=0.ckpt"], ["first", "epoch=2.ckpt"], ["other", "epoch=3.ckpt"]
+    ]  # fmt: skip
 
 
 class NotPlain(BoringModel):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..compat.of_lightning import accumulates, is_epoch_at_its_end
 from ..optim.steps import steps_done
+from .remote import is_address
 
 
 class BestAndLast(ModelCheckpoint):
@@ -116,6 +117,13 @@ class BestAndLast(ModelCheckpoint):
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
             # Otherwise a validation after this step would save none of the best.
             self._last_global_step_saved = saved_at
+
+    def _should_remove_checkpoint(self, trainer: Trainer, previous: str, current: str) -> bool:
+        """Lightning's, which at an address also removes what is resumed from, or another run's."""
+        if not is_address(previous):
+            return super()._should_remove_checkpoint(trainer, previous, current)
+        is_ours = str(previous).startswith(f"{str(self.dirpath).rstrip('/')}/")
+        return is_ours and previous not in (current, str(trainer.ckpt_path))
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Any]) -> None:
         super()._save_last_checkpoint(trainer, monitor_candidates)
