@@ -26,6 +26,7 @@ class Reloading:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
         self.begins: tuple[int, State] | None = None
         self.is_anew = False
         loop = trainer.fit_loop
@@ -44,7 +45,7 @@ class Reloading:
     @contextmanager
     def followed(self) -> Iterator[None]:
         with ExitStack() as patches:
-            for name, loop in self._loops.items():
+            for name, loop in self._loops.items() if self.every else ():
                 setup_data = partial(type(loop).setup_data, loop)
                 ask = partial(self._ask, name, setup_data)
                 patches.enter_context(replaced(loop, "setup_data", ask))
@@ -52,10 +53,6 @@ class Reloading:
 
     def _ask(self, name: str, setup_data: Any) -> None:
         """Replaces `setup_data`, which asks for loaders if there are none or they are due."""
-        every: int = self.trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-        if not every:
-            setup_data()
-            return
         if name == "val" and self.begins and not self.trainer.sanity_checking:
             return  # Lightning asks early, to show their number; they are asked for when needed
         progress: Any = self.trainer.fit_loop.epoch_progress.current
@@ -63,7 +60,7 @@ class Reloading:
         asks = here = self.trainer.current_epoch, get_state()
         if (before := self._before.pop(name, None)) is not None:
             here = self.begins or here
-            is_due = here[0] - before[0] >= every
+            is_due = here[0] - before[0] >= self.every
             asks = here if is_due else before
             self.is_anew |= is_due and name == "train"
             # The validation's were asked for before the training came here.

@@ -177,6 +177,7 @@ class _SetsUp:
     def __init__(self, loop: Any) -> None:
         self.loop = loop
         self.before = get_state()
+        self.own = vars(loop).get("setup_data")
         loop.setup_data()
         self.after = get_state()
         set_state(self.before)
@@ -186,6 +187,8 @@ class _SetsUp:
 
     def __call__(self) -> None:
         del self.loop.setup_data
+        if self.own is not None:
+            self.loop.setup_data = self.own
         set_loaders(self.loop, self.combined)
         if are_equal(get_state(), self.before):
             set_state(self.after)
@@ -195,6 +198,7 @@ class _SetsUp:
 
 def _loaders_early(loop: Any) -> CombinedLoader | None:
     early = vars(loop).get("setup_data")
+    early = early if isinstance(early, _SetsUp) else None
     if early is None and loaders_of(loop) is None:
         early = _SetsUp(loop)
     return loaders_of(loop) if early is None else early.combined
