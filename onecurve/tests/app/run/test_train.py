@@ -48,6 +48,14 @@ def test_steps_end_a_run_of_very_many_epochs(train: Cli) -> None:
     assert outcome.metrics["global_step"] == 2
 
 
+def test_the_final_values_have_the_names_that_the_task_gives_them(train: Cli) -> None:
+    """Lightning's usual names too, without a test, and without what is logged beside a task."""
+    own = "+callbacks.own={_target_:scripted.Scripted,name:val_loss,values:[3,2]}"
+    metrics = train(own, "callbacks=[lr_monitor]", "trainer.max_epochs=1", "test=false").metrics
+    assert metrics.keys() > {"train/loss", "val/loss", "val_loss"}
+    assert not [name for name in metrics if name.startswith("lr-")]
+
+
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_the_run_directory_holds_what_it_should(trained: Cli, strategy: str) -> None:
     outcome = trained(f"strategy={strategy}")
