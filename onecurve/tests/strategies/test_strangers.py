@@ -5,7 +5,7 @@ What cannot work is said in one line that names the cause.
 
 import warnings
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from copy import deepcopy
 from functools import partial
@@ -21,7 +21,7 @@ from conftest import ROUNDING, Shared, unless_too_old
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
-from several_fits import Case, fits, fits_in_ranks, quiet_trainer
+from several_fits import Case, SavesAtEnd, fits, fits_in_ranks, quiet_trainer
 from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -316,6 +316,64 @@ class OfItsOwn(ByHand):
 class OfItsOwnAveraged(OfItsOwn):
     def averaged(self, gradient: Tensor) -> Any:
         return self.trainer.strategy.reduce(gradient)
+
+
+class Centres(nn.Module):
+    """Sets a weight from the first batch that it sees, as ActNorm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(WIDTH))
+        self.is_set = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and not self.is_set:
+            self.shift.data.copy_(inputs.detach().mean((0, 1)))
+            self.is_set = True
+        return inputs - self.shift
+
+
+class Centred(Stranger):
+    def __init__(self) -> None:
+        super().__init__(lambda: nn.Sequential(Centres(), *pair()))
+
+
+class KeepsAQueue(Stranger):
+    """A buffer of a rank's own samples, from the second step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(WIDTH))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch_idx:
+            self.queue.copy_(batch["inputs"][0, 0])  # type: ignore[operator]
+        return super().training_step(batch, batch_idx)
+
+
+def gathered(task: LightningModule, rows: Tensor) -> Any:
+    return task.all_gather(rows, sync_grads=True)
+
+
+def reduced(task: LightningModule, rows: Tensor) -> Any:
+    return task.trainer.strategy.reduce(rows)
+
+
+class Gathers(Stranger):
+    """Calls a collective with the outputs for its own samples."""
+
+    def __init__(self, call: Callable[[LightningModule, Tensor], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.call(self, self.outputs(batch))
+        return super().training_step(batch, batch_idx)
+
+
+class AddsNoise(Stranger):
+    def outputs(self, batch: Any) -> Any:
+        return self.model(batch["inputs"] + torch.randn_like(batch["inputs"]))
 
 
 class Recurrent(Stranger):
@@ -811,8 +869,8 @@ class ScalesRows(Stranger):
 class Normalized(Stranger):
     """Has statistics of the sums of samples."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.Sequential(nn.BatchNorm1d(WIDTH), pair()))
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm1d) -> None:
+        super().__init__(lambda: nn.Sequential(norm(WIDTH), pair()))
 
     def forward(self, inputs: Tensor) -> Tensor:
         made: Tensor = self.model(inputs.sum(1))
@@ -932,14 +990,27 @@ LINES: dict[str, Any] = {
         "strategy=ddp: BatchNorm cannot compute statistics of one sample",
         {"data": partial(DataLoader, Samples(), 3)},
     ),
+    "a sample of all ranks": (
+        Normalized,
+        "ddp",
+        "strategy=ddp: BatchNorm cannot compute statistics of one sample",
+        {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True},
+    ),
+    "synchronized by PyTorch's own layer": (
+        partial(Normalized, nn.SyncBatchNorm),
+        "ddp",
+        "strategy=ddp: PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and",
+        {},
+    ),
     **{
-        f"{name}, synchronized": (
-            Normalized,
-            name,
-            f"strategy={name}: SyncBatchNorm, which sync_batchnorm=True makes",
-            {"sync_batchnorm": True},
+        f"{name} of uneven shares": (
+            partial(Gathers, call),
+            "ddp",
+            f"{name}: ranks pass tensors of different shapes, [4, 6, 8] and [3, 6, 8], as when "
+            "they share a batch unevenly; self.trainer.strategy.all_samples(tensor) gathers a row",
+            {"data": partial(DataLoader, Samples(), 7)},
         )
-        for name in ("ddp", "fsdp")
+        for name, call in {"all_gather": gathered, "reduce": reduced}.items()
     },
     "some": (UsesSome, "ddp", "strategy=ddp: the step before used only some of the parameters"),
     "flattens": (
@@ -1062,12 +1133,34 @@ def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str
     return said.getvalue()
 
 
-def test_copies_that_drift_apart_are_reported_once() -> None:
-    run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
-    lines = [line for line in run((OfItsOwn,)).splitlines() if "OfItsOwn" in line]
-    assert len(lines) == 1
-    assert "computes gradients by itself, different ones on each rank" in lines[0]
-    assert "drift" not in run((OfItsOwnAveraged,)) + run((ByHand,)) + run((Stranger,))
+def said_in_fits(strategy: str, tasks: Sequence[Callable[[], LightningModule]]) -> list[str]:
+    """What is printed in a fit of each, with a checkpoint at its end."""
+    said = []
+    for task in tasks:
+        with redirect_stderr(StringIO()) as lines, TemporaryDirectory() as folder:
+            options: dict[str, Any] = {"data": partial(DataLoader, Samples(), 8)}
+            options["callbacks"] = [SavesAtEnd(Path(folder) / "end.ckpt")]
+            found = fits({"": (task, STRATEGIES[strategy](), options)})
+        assert not isinstance(found[""], str)
+        said.append(
+            "\n".join(line for line in lines.getvalue().splitlines() if "strategy=" in line)
+        )
+    return said
+
+
+def test_what_differs_in_ddp_is_said_once() -> None:
+    tasks = [OfItsOwn, Centred, KeepsAQueue, ClampsByHooks, AddsNoise]
+    right = [OfItsOwnAveraged, ByHand, Stranger]
+    run = partial(warm_ranks.run, "test_strangers.said_in_fits", processes=2)
+    by_itself, first, queue, hooks, noise, *rest = run(("ddp", [*tasks, *right]))
+    assert "scale, shift, model.0.weight and 3 more of OfItsOwn became" in by_itself
+    assert "average gradients that a step computes by itself, p.grad =" in by_itself
+    assert "strategy=ddp: model.0.shift of Centred became different ones on each rank" in first
+    assert "strategy=ddp: queue of KeepsAQueue became different ones" in queue
+    assert "see the gradient of a rank's own samples" in hooks
+    assert "training_step of AddsNoise draws random numbers, different ones on each rank" in noise
+    assert all(each.count("\n") == 0 for each in (by_itself, first, queue, hooks, noise))
+    assert not any(rest)
 
 
 def test_so_is_that_ranks_do_not_share_the_batches_of_a_loader() -> None:
@@ -1077,9 +1170,11 @@ def test_so_is_that_ranks_do_not_share_the_batches_of_a_loader() -> None:
     assert "OwnLoader" not in run((Stranger, OwnLoader, "tensor"))
 
 
-def test_so_is_that_hooks_see_the_gradients_of_one_rank() -> None:
-    lines = warm_ranks.run("test_strangers.said_in_fit", (ClampsByHooks,), processes=2).splitlines()
-    assert sum("see the gradient of a rank's own samples" in line for line in lines) == 1
+def test_a_weight_that_is_put_together_of_different_ones_is_named() -> None:
+    asked = ("fsdp", [Centred, Stranger])
+    first, nothing = warm_ranks.run("test_strangers.said_in_fits", asked, processes=2)
+    assert first.count("strategy=fsdp: model.0.shift of Centred became different ones") == 1
+    assert not nothing
 
 
 def test_batchnorm_on_a_single_sample_is_rejected() -> None:

@@ -192,6 +192,35 @@ def parameters_replaced(
     return replaced(module, "_parameters", {**module._parameters, **others})
 
 
+def batch_norm_statistics(input: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance per channel, in at least single precision; zeros of no values."""
+    kind = torch.promote_types(input.dtype, torch.float32)
+    # Running statistics, which a momentum of 0 leaves alone, tell the kernel the precision.
+    unused = input.new_zeros(2, input.shape[1], dtype=kind)
+    if not input.numel():
+        return unused[0], unused[1]
+    return torch.ops.aten.batch_norm_update_stats(input, *unused, 0.0)  # type: ignore[no-any-return]
+
+
+def batch_norm_gradients(
+    gradient: Tensor,
+    input: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of input, weight and bias for a mean and variance that do not depend on the input.
+
+    Without a weight and a bias, of those that would be there.
+    """
+    if not input.numel():  # which ends the process
+        return gradient, *torch.zeros_like(torch.stack([mean, mean]))
+    return torch.ops.aten.native_batch_norm_backward(  # type: ignore[no-any-return]
+        gradient, input, weight, mean, variance, None, None, False, eps, [True, True, True]
+    )
+
+
 def local_shard(tensor: Tensor) -> Tensor:
     """A DTensor's local tensor, without the autograd overhead of ``to_local``; others as is."""
     local: Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor

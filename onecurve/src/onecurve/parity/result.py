@@ -146,8 +146,9 @@ TO_DO = {
     LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
     SAMPLES: "shuffle=False shows whether it is their order; disable random numbers in the data "
     "set or in a hook of the batch (augmentation) for the comparison",
-    BATCHNORM: "it computes statistics of a rank's share; on GPUs trainer.sync_batchnorm=true "
-    "computes those of all ranks, and a layer such as GroupNorm needs none",
+    BATCHNORM: "it computes statistics of a rank's share; trainer.sync_batchnorm=true computes "
+    "those of the global batch (not under dp and pipeline), and a layer such as GroupNorm needs "
+    "none",
     DRAWS: "each rank draws its own (dropout, noise): compare with p=0, or without the noise",
     MEAN: "define weight(targets) if it is over something else, such as tokens without padding; "
     "use self.trainer.strategy.all_samples(tensor) if samples are compared with each other; "

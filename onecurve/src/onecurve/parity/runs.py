@@ -35,6 +35,7 @@ from torch.optim import Optimizer
 from ..compat.of_torch import BatchNorm, tensor_leaves
 from ..launch.in_ranks import launch
 from ..machine import LIGHTNING_VARIABLES, unchanged_environment
+from ..strategies.batchnorm import is_exact
 from ..strategies.callback_api import CallbackAPI
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.single import Single
@@ -211,13 +212,14 @@ class Watch(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
+        sizes = getattr(trainer.strategy, "sizes", Sizes())
         if not self.sums:  # after the task's own on_train_start
             self.start, self.restored = _state(trainer), dict(trainer.callback_metrics)
             self.parameters = {name for name, _ in pl_module.named_parameters()}
             self.shares = getattr(trainer.strategy, "data_parallel_size", trainer.world_size)
-            sizes = getattr(trainer.strategy, "sizes", Sizes())
             self.tensor, self.context = sizes.tensor, sizes.context
-        self.batchnorm = any(
+        exact = is_exact(getattr(trainer.strategy, "_layer_sync", None), sizes)
+        self.batchnorm = not exact and any(
             isinstance(part, BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
             for part in pl_module.modules()
             if part.training

@@ -34,7 +34,8 @@ from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_
 from ..compat.patching import replaced
 from ..errors import UserError, say, some_of
 from .clip import global_norm
-from .collectives import gather_uneven
+from .collectives import gather_uneven, reject_unlike, shapes_of_all
+from .drift import Drift
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
@@ -54,6 +55,7 @@ class CallbackAPI(Strategy):
         parts_group: The ranks that hold different parts of one network; None if each holds all.
         epochs: The epochs of the current fit; None outside of a fit.
         _ended_with: Their state at the end of the last fit, until another one begins.
+        drift: Compares the ranks' copies in a fit; None where ranks see the same samples.
     """
 
     ranks: Ranks | None = None
@@ -63,6 +65,7 @@ class CallbackAPI(Strategy):
     parts_group: dist.ProcessGroup | None = None
     epochs: TrainingEpochs | None = None
     _ended_with: dict[str, Any] | None = None
+    drift: Drift | None = None
     _reported_left_out: bool = False
 
     @property
@@ -97,6 +100,8 @@ class CallbackAPI(Strategy):
         if self.ranks is None:
             return tensor
         group = group or self.samples_group
+        if isinstance(tensor, Tensor) and tensor.ndim:  # all that is logged is a number
+            reject_unlike("reduce", shapes_of_all(tensor, group))
         if reduce_op not in ("mean", "avg") or not isinstance(tensor, Tensor):
             return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
         # Counters as well: float32 cannot represent a third of one exactly.
@@ -120,6 +125,8 @@ class CallbackAPI(Strategy):
             if self.data_parallel_size == 1:
                 return tensor
             group = self.samples_group
+        if self.ranks is not None:
+            reject_unlike("all_gather", shapes_of_all(tensor, group))
         return super().all_gather(tensor, group, sync_grads)  # type: ignore[safe-super]
 
     # Samples
@@ -262,6 +269,8 @@ class CallbackAPI(Strategy):
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
         """Write a checkpoint: a full one on rank 0, a sharded one on all ranks."""
+        if self.drift is not None and self.epochs is not None:
+            self.drift.report()
         if self.epochs is not None and "loops" in checkpoint:
             checkpoint["random"] = self.epochs.state()
             for parallelism in self.parallelisms:

@@ -16,8 +16,11 @@ from torch import Tensor
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.nn import functional as F
 
+from ..errors import UserError
+
 Group = dist.ProcessGroup | None
 """Ranks; None stands for all."""
+MOST_DIMENSIONS = 16
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -116,12 +119,29 @@ def gather(tensor: Tensor, group: Group, dim: int = 0) -> Tensor:
     return redistribute(tensor, group, Shard(dim), Replicate(), Partial())
 
 
+def shapes_of_all(tensor: Tensor, group: Group) -> list[list[int]]:
+    """The shape of each rank's tensor; gloo ends the process where a collective needs one shape."""
+    sizes = [tensor.ndim, *tensor.shape, *[0] * (MOST_DIMENSIONS - tensor.ndim)]
+    shape = torch.tensor(sizes, device=tensor.device)
+    shapes = gather(shape[None], group).tolist()
+    return [each[1 : 1 + each[0]] for each in shapes]
+
+
+def reject_unlike(call: str, shapes: list[list[int]]) -> None:
+    """Reject tensors of different shapes."""
+    if unlike := [each for each in shapes if each != shapes[0]]:
+        raise UserError(
+            f"{call}: ranks pass tensors of different shapes, {shapes[0]} and {unlike[0]}, as when "
+            "they share a batch unevenly; self.trainer.strategy.all_samples(tensor) gathers a row "
+            "per sample of the global batch; or use strategy=single"
+        )
+
+
 def gather_uneven(tensor: Tensor, group: Group) -> Tensor:
     """Like `gather`, for ranks with different numbers of rows."""
-    counts = torch.zeros(dist.get_world_size(group), dtype=torch.long, device=tensor.device)
-    counts[dist.get_rank(group)] = len(tensor)
-    dist.all_reduce(counts, group=group)
-    sizes = counts.tolist()
+    shapes = shapes_of_all(tensor, group)
+    reject_unlike("all_samples", [[0, *shape[1:]] for shape in shapes])
+    sizes = [shape[0] for shape in shapes]
     missing = tensor.new_zeros(max(sizes) - len(tensor), *tensor.shape[1:])
     parts = gather(torch.cat([tensor, missing]), group).chunk(len(sizes))
     return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])

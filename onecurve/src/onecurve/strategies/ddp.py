@@ -1,23 +1,20 @@
 """`strategy=ddp`: one copy of the network per rank; gradients are averaged in the backward pass.
 
 Exact: the loss curve of `single`, to float tolerance, at every world size, with accumulation,
-clipping and an uneven last batch. Not exact: BatchNorm (statistics of each rank's share unless
-`trainer.sync_batchnorm=true`), dropout (each rank draws its own masks), gradients sent in 16 bits.
+clipping, an uneven last batch, and BatchNorm with `trainer.sync_batchnorm=true` (else it has the
+statistics of each rank's share). Not exact: dropout (each rank draws its own masks), gradients sent
+in 16 bits.
 Memory per rank: that of `single` plus gradient buckets. Source:
 https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
-import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from ..compat.of_torch import at_end_of_backward, hooked, remove_hooks
 from ..errors import UserError, say, some_of
@@ -62,8 +59,6 @@ class DDP(OneCurve, DDPStrategy):
         )
         self.communication_dtype = communication_dtype
         self._trained: list[bool] | None = None
-        # The optimizers that have made their first step.
-        self._stepped: list[Optimizer] = []
         self._has_seen_gradients = False
 
     def _register_ddp_hooks(self) -> None:
@@ -79,8 +74,6 @@ class DDP(OneCurve, DDPStrategy):
         """
         task = self._connected_module
         fits = task.trainer.state.fn == TrainerFn.FITTING
-        if fits and self._layer_sync:
-            self._layer_sync.apply(task)
         super().model_to_device()
         if not fits:
             assert self.ranks is not None
@@ -92,7 +85,6 @@ class DDP(OneCurve, DDPStrategy):
             return model
         self._trained = [parameter.requires_grad for parameter in model.parameters()]
         self._has_seen_gradients = False
-        self._stepped = []
         if not self._connected_module.automatic_optimization:
             # A step may run several backward passes, each for some of the parameters.
             self._ddp_kwargs["find_unused_parameters"] = True
@@ -148,36 +140,3 @@ class DDP(OneCurve, DDPStrategy):
                 "samples, before it is averaged: a clamp, or a step of an optimizer, differs from "
                 "that under strategy=single; use on_before_optimizer_step"
             )
-
-    def optimizer_step(
-        self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
-    ) -> Any:
-        """Warn, at the first step of each optimizer, if the gradients differ between ranks."""
-
-        def compared() -> Any:
-            result = closure()
-            if self._has_unlike_gradients(optimizer) and self.is_global_zero:
-                say(
-                    f"strategy=ddp: {type(self._connected_module).__name__} computes gradients by "
-                    "itself, different ones on each rank, so the copies of the network drift "
-                    "apart; average them, p.grad = self.trainer.strategy.reduce(p.grad), or use "
-                    "strategy=single"
-                )
-            return result
-
-        if optimizer not in self._stepped:
-            self._stepped.append(optimizer)
-            return super().optimizer_step(optimizer, compared, model, **kwargs)
-        return super().optimizer_step(optimizer, closure, model, **kwargs)
-
-    def _has_unlike_gradients(self, optimizer: Optimizer) -> bool:
-        """Whether the gradients are not the same on all ranks, as they are after `backward`."""
-        found = [each.grad for group in optimizer.param_groups for each in group["params"]]
-        total, size = torch.zeros(2, dtype=torch.float64, device=self.root_device)
-        for gradient in found:
-            if gradient is not None and not gradient.is_sparse:
-                total = total + gradient.sum(dtype=torch.float64)
-                size = size + gradient.abs().sum(dtype=torch.float64)
-        extremes = torch.stack([total, -total, size])
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.samples_group)
-        return bool(extremes[0] + extremes[1] > 1e-5 * extremes[2])

@@ -117,5 +117,6 @@ def report_changed(strategy: str, part: str, names: Sequence[str]) -> None:
     if names:
         say(
             f"strategy={strategy}: {some_of(names)} will differ from strategy=single: "
-            f"they change with each {part}, as BatchNorm's statistics do"
+            f"they change with each {part}, as BatchNorm's statistics do; those are exact under "
+            "strategy=ddp with trainer.sync_batchnorm=true"
         )

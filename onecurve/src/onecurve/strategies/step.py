@@ -23,7 +23,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
 from ..batch.loader import UnsharedLoader, size_of_batch
-from ..batch.random import Draws, RankStream
+from ..batch.random import Draws, RankStream, State, are_equal, get_state
 from ..batch.resume import TrainingEpochs
 from ..batch.share import (
     Share,
@@ -61,6 +61,7 @@ class TaskStep:
         weigh: Multiplies a loss by the factor.
         counts_labels: Whether a loss that is known to be a mean over labels is weighted by them.
         prepared: Inputs and targets of the current batch, if they are known.
+        is_running: Whether a step of the task is under way.
         evaluated: In an evaluation the number of the loader, the number of the batch, and this
             rank's share of it; the share is None if ranks do not share the batch.
     """
@@ -74,6 +75,7 @@ class TaskStep:
     samples: int | None = None
     weight: float = 1.0
     prepared: Prepared | None = None
+    is_running: bool = False
     evaluated: tuple[int, int, Share | None] = (0, 0, None)
     # The factor of the batch of the last step.
     _batch_weight: float = 1.0
@@ -86,6 +88,7 @@ class TaskStep:
     # The number of the last training batch whose samples were counted.
     _counted: int = 0
     _reported_uneven: bool = False
+    _looks_for_draws: bool = False
     # The result of `mean_over_labels`; () until it is needed.
     _by_labels: Any = ()
     _reported_labels: bool = False
@@ -113,6 +116,7 @@ class TaskStep:
         self.module, self.name, self.epochs = module, name, epochs
         self._counted = 0
         self._window = None
+        self._looks_for_draws = self.ranks is not None and Draws.STEP in self.stream.apart
 
     def patch(self) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
@@ -282,10 +286,33 @@ class TaskStep:
                 around.enter_context(metrics_kept(module))
             if name != "predict_step":
                 around.enter_context(self._logs.step(name))
+            around.enter_context(replaced(self, "is_running", True))
             around.enter_context(self.own(Draws.STEP))
+            looks = self._looks_for_draws and name == "training_step"
+            before = get_state() if looks else None
             output: STEP_OUTPUT = self._call(name, *args)
+            if before is not None:
+                self._report_draws(before)
         self._batch_weight = self.weight
         return output
+
+    def _report_draws(self, before: State) -> None:
+        """Print, after the first training step, that each rank draws its own random numbers."""
+        self._looks_for_draws = False
+        assert self.ranks is not None
+        draws = self.ranks.all_agree(not are_equal(before, get_state()), all=False)
+        if draws and self.module.trainer.is_global_zero:
+            say(
+                f"strategy={self.name}: training_step of {type(self.module).__name__} draws random "
+                "numbers, different ones on each rank, so the curve is not that of "
+                "strategy=single; draw noise in prepare(batch), where it is the same (dropout "
+                "cannot be)"
+            )
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank has samples of the batch of the last step."""
+        return self._logs.counts
 
     @property
     def weight_in_means(self) -> float:

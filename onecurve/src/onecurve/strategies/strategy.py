@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.plugins import LayerSync
+from lightning.pytorch.plugins.layer_sync import LayerSync, TorchSyncBatchNorm
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
@@ -40,8 +40,10 @@ from ..errors import UserError, say
 from ..optim.optimizers import keep_kernels, leave_unscaling, make_contiguous
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
+from .batchnorm import is_exact, report_statistics_of_shares, synchronized
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
+from .drift import Drift
 from .fsdp.state import replacements_noted, take_shards
 from .layout import lay_out, move, reject_other_shards
 from .manual_backward import manual_backward, pytorchs_backward
@@ -93,9 +95,10 @@ class OneCurve(CallbackAPI):
     count_labels: bool = True
     global_rank: int
     world_size: int
-    _layer_sync: LayerSync | None
+    _layer_sync: LayerSync | None = None
     _loaders: int = 0
     _reported_none: bool = False
+    _is_first_step: bool = True
 
     def __init__(
         self,
@@ -210,6 +213,13 @@ class OneCurve(CallbackAPI):
         if self.parallelisms:
             clipping = clipping_over_ranks(task, self.parts_group, self.counted)
             self._while_connected.enter_context(clipping)
+        if is_exact(self._layer_sync, self.sizes):
+            self._while_connected.enter_context(synchronized(self._step, self.samples_group))
+        self._is_first_step, self.drift = True, None
+        if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
+            self.drift = Drift(
+                *(task, self.name, self.root_device, self.samples_group, self.is_global_zero)
+            )
         context = self.ranks and self.ranks.context_group
         sees_some = self.data_parallel_size > 1 or context is not None
         if (sees_some or self.parts_group) and trainer.state.fn == TrainerFn.FITTING:
@@ -219,6 +229,9 @@ class OneCurve(CallbackAPI):
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
         reject_other_shards(task, self.name, self.sizes, self.parallelisms)
+        sync = self._layer_sync
+        if sync is not None and not isinstance(sync, TorchSyncBatchNorm):
+            sync.apply(task)
         if not any(each.is_applied(task) for each in self.parallelisms):
             with replacements_noted(task):
                 restore(task, self.root_device)
@@ -234,10 +247,6 @@ class OneCurve(CallbackAPI):
     def _lay_out(self, task: LightningModule) -> None:
         if self.ranks is None or not self.parallelisms:
             return
-        if self._layer_sync is not None and task.trainer.state.fn == TrainerFn.FITTING:
-            self._layer_sync.apply(task)
-            # Otherwise Lightning would try to revert layers that are sharded by then.
-            self._layer_sync = None
         lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
 
     def _setup_model(self, model: Any) -> Any:
@@ -330,6 +339,9 @@ class OneCurve(CallbackAPI):
             # Raise the error of a checkpoint that could not be written in the background.
             self.checkpoint_io.poll()
         task = self._connected_module
+        if self._is_first_step and self.is_global_zero:
+            report_statistics_of_shares(task, self.name, self.sizes, self._layer_sync)
+        self._is_first_step = False
         accumulates = task.trainer.accumulate_grad_batches > 1
         return self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
 
@@ -427,7 +439,10 @@ class OneCurve(CallbackAPI):
             make_contiguous(optimizer)
             return result
 
-        return super().optimizer_step(optimizer, backward, model, **kwargs)
+        output = super().optimizer_step(optimizer, backward, model, **kwargs)
+        if self.drift is not None:
+            self.drift.after_step(optimizer)
+        return output
 
     # The end
 

@@ -45,9 +45,9 @@ WORDS = {
     "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
     "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
     "and a batch, or a rank's share or part of it, had only one; use drop_last=True in the "
-    "DataLoader, another batch size, or on several GPUs Trainer(sync_batchnorm=True)",
-    "SyncBatchNorm": "SyncBatchNorm, which sync_batchnorm=True makes of BatchNorm, is for GPUs "
-    "alone; use sync_batchnorm=False, or strategy=single",
+    "DataLoader, another batch size, or trainer.sync_batchnorm=true",
+    "SyncBatchNorm": "PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and "
+    "trainer.sync_batchnorm=true",
     "does not support deepcopy": "{task}, or a callback such as Lightning's averages of weights, "
     "copies a module whose parameters are sharded; make the copy in __init__, use "
     "onecurve.StochasticWeightAveraging, or use strategy=ddp",

@@ -301,7 +301,6 @@ OURS |= {
         "strategy.balance=even": "strategy.balance=even … such as 'strategy.balance=",
         "strategy.balance=[1,1] model=mlp": "strategy.balance=[1,1] … 6 layers",
         "strategy.schedule=gpipe trainer.devices=7 model=mlp": "6 layers … trainer.devices=6",
-        "trainer.sync_batchnorm=true": "trainer.sync_batchnorm=true … strategy=ddp",
         f"strategy.schedule={ZBV} strategy.activation_checkpointing=selective": (
             "use strategy.activation_checkpointing=full, or strategy.schedule=interleaved_1f1b"
         ),

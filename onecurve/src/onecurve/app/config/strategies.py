@@ -130,11 +130,6 @@ class _Stages(Ranks):
         Each pipeline has so many ranks, and so many pipelines share a batch.
         """
         schedule, microbatches = self.schedule, self.microbatches
-        if run.get("trainer.sync_batchnorm"):
-            yield (
-                "trainer.sync_batchnorm=true: in a pipeline, BatchNorm's statistics are those of "
-                "each micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
-            )
         if line := too_old(f"strategy.schedule={schedule}", f"{key}.schedule={schedule}"):
             yield line
         limits = SCHEDULES[schedule]

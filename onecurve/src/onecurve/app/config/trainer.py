@@ -79,7 +79,9 @@ class Trainer(Config):
         0.0, description="Train on this number, or share, of batches only."
     )
     fast_dev_run: bool | Count = Field(False, description="Run one batch of each kind, or n.")
-    sync_batchnorm: bool = Field(False, description="BatchNorm statistics over all ranks.")
+    sync_batchnorm: bool = Field(
+        False, description="BatchNorm has the statistics of the global batch; not in a pipeline."
+    )
     deterministic: bool | Literal["warn"] | None = Field(
         None, description="Use deterministic algorithms only."
     )

@@ -4,10 +4,11 @@ It uses PyTorch's FSDP2. A unit (`sharding.py`) gathers its parameters for its f
 again for its backward pass, and then averages gradients into shards.
 
 Exact: the loss curve of `single`, to float tolerance, at every world size, with accumulation,
-clipping, frozen layers, tied weights, replicas and an uneven last batch. Not exact: BatchNorm
-(statistics of each rank's share; evaluation uses those of rank 0), dropout (each rank draws its own
-masks), bf16-mixed and 16-mixed (all parameters but those of BatchNorm are rounded to 16 bits, also
-where autocast alone would compute in 32).
+clipping, frozen layers, tied weights, replicas, an uneven last batch, and BatchNorm with
+`trainer.sync_batchnorm=true` (else it has the statistics of each rank's share, and evaluation those
+of rank 0). Not exact: dropout (each rank draws its own masks), bf16-mixed and 16-mixed (all
+parameters but those of BatchNorm are rounded to 16 bits, also where autocast alone would compute in
+32).
 Memory per rank: parameters, gradients and optimizer state divided by the number of ranks that share
 them, plus about two full units at a time. Gradients are averaged after each accumulated batch, too:
 this sends more, but no rank ever holds a full gradient.

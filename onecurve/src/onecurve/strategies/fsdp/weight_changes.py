@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ...compat.of_torch import version_of
+from ..drift import SUMS, sums_of
 from .state import cut_like
 
 
@@ -90,6 +91,7 @@ class KeptChanges:
         for shard, parameter in self._gathered:
             if parameter.was_changed():
                 _put_back(parameter, shard)
+                setattr(shard, SUMS, sums_of(parameter))
 
 
 @torch.no_grad()

@@ -1,0 +1,191 @@
+"""BatchNorm with the statistics of the global batch, for ranks that share it: `sync_batchnorm`.
+
+Outputs, gradients and running statistics are those of one process with all rows: with uneven
+shares, with one row on a rank, or none that counts, in double precision, and on CPUs. PyTorch's
+SyncBatchNorm is for GPUs alone.
+
+Layers stay what they are: all of them call `F.batch_norm`, which is replaced for the length of a
+fit. For each layer the ranks send two numbers per channel and a count in the forward pass, and two
+numbers per channel in the backward pass.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.plugins.layer_sync import LayerSync, TorchSyncBatchNorm
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..compat.of_torch import BatchNorm, batch_norm_gradients, batch_norm_statistics, is_in_backward
+from ..compat.patching import replaced
+from ..errors import say, some_of
+from .collectives import Group, gather
+from .mesh.sizes import Sizes
+from .step import TaskStep
+
+ONE_VALUE = "Expected more than 1 value per channel when training, got one over all ranks"
+_of_torch: Any = F.batch_norm
+
+
+def synchronized(step: TaskStep, group: Group) -> AbstractContextManager[None]:
+    """Let BatchNorm use the statistics of a group of ranks within a context.
+
+    Only in steps, and in backward passes, where activation checkpointing calls layers again. Other
+    hooks may call a network on one rank alone.
+    """
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def batch_norm(
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
+        if not training or not (step.is_running or is_in_backward()):
+            return _of_torch(
+                input, running_mean, running_var, weight, bias, training, momentum, eps
+            )
+        # A rank without samples works on a row of another rank.
+        count = input.numel() // input.shape[1] if step.counts else 0
+        running = running_mean, running_var, momentum
+        return _Normalize.apply(input, weight, bias, eps, group, count, running)
+
+    return replaced(F, "batch_norm", batch_norm)
+
+
+def is_exact(layer_sync: LayerSync | None, sizes: Sizes) -> bool:
+    """Whether `sync_batchnorm` is on, and ranks that share batches can follow it.
+
+    In a pipeline they cannot: a layer has passed a micro-batch on before the next one comes.
+    """
+    is_asked = isinstance(layer_sync, TorchSyncBatchNorm)
+    return is_asked and sizes.data_parallel > 1 and sizes.pipeline == 1
+
+
+def report_statistics_of_shares(
+    task: nn.Module, strategy: str, sizes: Sizes, layer_sync: LayerSync | None
+) -> None:
+    """Print which layers in training mode compute the statistics of a rank's rows alone.
+
+    A pipeline reports all buffers that change with a micro-batch.
+    """
+    exact = is_exact(layer_sync, sizes) or sizes.data_parallel == 1
+    if (exact and sizes.context == 1) or sizes.pipeline > 1:
+        return
+    layers = [
+        name
+        for name, part in task.named_modules()
+        if isinstance(part, BatchNorm) and not isinstance(part, nn.SyncBatchNorm) and part.training
+    ]
+    if layers:
+        what, instead = "share of each batch", "trainer.sync_batchnorm=true"
+        if sizes.context > 1:
+            what, instead = "part of each sequence", "strategy.context=1"
+        say(
+            f"strategy={strategy}: BatchNorm ({some_of(layers)}) has the statistics of a rank's "
+            f"{what}, so the curve is not that of strategy=single; {instead} computes those of the "
+            "full batch"
+        )
+
+
+class _Normalize(torch.autograd.Function):
+    """Uses PyTorch's kernels: the single operations of `_composed` take four times as long."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        group: Group,
+        count: int,
+        running: tuple[Tensor | None, Tensor | None, float],
+    ) -> Any:
+        mean, variance, total = _over_ranks(*batch_norm_statistics(input), count, group)
+        if count <= 1 and total <= 1:
+            raise ValueError(ONE_VALUE)
+        # Here, because activation checkpointing stops once it has what is saved below, and
+        # PyTorch's kernel updates them too when it is called again.
+        for kept, new in zip(running, (mean, variance * (total / (total - 1))), strict=False):
+            if isinstance(kept, Tensor):
+                kept.lerp_(new.to(kept.dtype), running[2])
+        ctx.save_for_backward(input, weight, bias, mean, variance, total)
+        ctx.options = eps, group, count
+        factors = [None if each is None else each.to(mean.dtype) for each in (weight, bias)]
+        return _of_torch(input, mean, variance, *factors, False, 0.0, eps)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        input, weight, bias, mean, variance, total = ctx.saved_tensors
+        eps, group, count = ctx.options
+        needed = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # create_graph=True, as for a gradient penalty
+            composed = _composed(input, weight, bias, *ctx.options)
+            of = [t for t, asked in zip((input, weight, bias), needed, strict=True) if asked]
+            gradients = iter(torch.autograd.grad(composed, of, gradient, create_graph=True))
+            return *(next(gradients) if asked else None for asked in needed), *[None] * 4
+        factor = None if weight is None else weight.to(mean.dtype)
+        of_input, of_weight, of_bias = batch_norm_gradients(
+            gradient, input, factor, mean, variance, eps
+        )
+        if needed[0]:
+            sums = torch.stack([of_weight, of_bias]) * (count > 0)
+            dist.all_reduce(sums, group=group)
+            if count:
+                # Through mean and variance, which depend on this rank's rows.
+                inverse = torch.rsqrt(variance + eps)
+                slope, shift = sums * (-inverse if factor is None else -inverse * factor) / total
+                slope = slope * inverse
+                shift = shift - slope * mean
+                through = torch.addcmul(
+                    _beside(input, shift), input.to(mean.dtype), _beside(input, slope)
+                )
+                of_input = through.add_(of_input).to(input.dtype)
+        made = of_weight.to(weight.dtype) if needed[1] else None
+        return of_input, made, of_bias.to(bias.dtype) if needed[2] else None, *[None] * 4
+
+
+def _over_ranks(
+    mean: Tensor, variance: Tensor, count: int, group: Group
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and biased variance per channel, and the number of values, over all ranks.
+
+    Sums of squares would lose digits where a mean is large.
+    """
+    packed = torch.cat([mean, variance * count, mean.new_full((1,), count)])[None]
+    means, squares, counts = gather(packed, group).tensor_split([len(mean), 2 * len(mean)], 1)
+    total = counts.sum()
+    mean = (counts * means).sum(0) / total
+    return mean, (squares + counts * (means - mean).square()).sum(0) / total, total
+
+
+def _composed(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group, count: int
+) -> Tensor:
+    """What `_Normalize` computes, of operations that can be differentiated twice."""
+    values = input.to(torch.promote_types(input.dtype, torch.float32))
+    dims = [dim for dim in range(input.ndim) if dim != 1]
+    # Of no values zero, not NaN.
+    values_here = max(1, input.numel() // input.shape[1])
+    mean = values.sum(dims) / values_here
+    variance = (values - _beside(input, mean)).square().sum(dims) / values_here
+    mean, variance, _ = _over_ranks(mean, variance, count, group)
+    if not count:  # its rows are another rank's, but it takes part in the backward pass
+        mean, variance = (each.detach() + 0 * each for each in (mean, variance))
+    output = (values - _beside(input, mean)) * _beside(input, torch.rsqrt(variance + eps))
+    if weight is not None:
+        output = output * _beside(input, weight)
+    if bias is not None:
+        output = output + _beside(input, bias)
+    return output.to(input.dtype)
+
+
+def _beside(input: Tensor, of_channels: Tensor) -> Tensor:
+    return of_channels.view(-1, *[1] * (input.ndim - 2))

@@ -1,0 +1,90 @@
+"""Compares what should be equal on ranks that see different samples: parameters and buffers.
+
+They differ where a layer sets them from a rank's own rows, as the first batch of k-means does, or
+where a task computes gradients by itself. Under `ddp` the copies then drift apart; under `fsdp` a
+parameter is put together from parts of different ones.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from ..compat.of_torch import BatchNorm
+from ..errors import say, some_of
+from .collectives import Group
+
+SUMS = "_sums_when_changed"
+"""An attribute of a shard: `sums_of` the full parameter when a layer last changed it."""
+
+
+class Drift:
+    """Compares the tensors of a task in a fit, and reports each that differs once.
+
+    All ranks call its methods together.
+    """
+
+    def __init__(
+        self, task: nn.Module, strategy: str, device: torch.device, group: Group, is_first: bool
+    ) -> None:
+        self._task, self._strategy, self._device, self._group = task, strategy, device, group
+        self._is_first = is_first
+        self._reported: set[str] = set()
+        self._stepped: list[Optimizer] = []
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Report after the first step of each optimizer."""
+        if not any(optimizer is each for each in self._stepped):
+            self._stepped.append(optimizer)
+            self.report()
+
+    def report(self) -> None:
+        """Print which tensors differ and were not reported before."""
+        names = self._compare()
+        if names and self._is_first:
+            say(
+                f"strategy={self._strategy}: {some_of(names)} of {type(self._task).__name__} "
+                "became different ones on each rank, so the copies of the network drift apart: "
+                "set weights and buffers from self.trainer.strategy.all_samples(rows) instead of a "
+                "rank's rows, average gradients that a step computes by itself, p.grad = "
+                "self.trainer.strategy.reduce(p.grad), or use strategy=single"
+            )
+
+    @torch.no_grad()
+    def _compare(self) -> list[str]:
+        """Leave out BatchNorm's statistics, which have a line of their own."""
+        statistics = {
+            f"{name}.{buffer}"
+            for name, part in self._task.named_modules()
+            if isinstance(part, BatchNorm)
+            for buffer, _ in part.named_buffers()
+        }
+        tensors = dict([*self._task.named_parameters(), *self._task.named_buffers()])
+        named = {name: each for name, each in tensors.items() if name not in statistics}
+        if not named:
+            return []
+        sums = torch.stack([_sums_here(each).to(self._device) for each in named.values()])
+        extremes = torch.stack([sums, -sums]).nan_to_num(0.0, 0.0, 0.0)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, self._group)
+        apart = (extremes[0] + extremes[1]).amax(1) > 1e-12 * extremes.abs().amax((0, 2))
+        differ = [name for name, is_apart in zip(named, apart.tolist(), strict=True) if is_apart]
+        differ = [name for name in differ if name not in self._reported]
+        self._reported.update(differ)
+        return differ
+
+
+def sums_of(tensor: Tensor) -> Tensor:
+    """The sum of the values, and of their absolute values."""
+    values = tensor.detach()
+    values = torch.view_as_real(values) if values.is_complex() else values
+    values = values if values.is_floating_point() else values.double()
+    return torch.stack([values.sum(dtype=torch.float64), values.abs().sum(dtype=torch.float64)])
+
+
+def _sums_here(tensor: Tensor) -> Tensor:
+    nothing = torch.zeros(2, dtype=torch.float64)
+    # A shard is this rank's alone: what can differ is what a layer wrote into the full parameter.
+    if isinstance(tensor, DTensor):
+        return getattr(tensor, SUMS, nothing)
+    return nothing if tensor.is_meta or tensor.layout != torch.strided else sums_of(tensor)
