@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
-from several_fits import quiet_trainer
+from several_fits import Small, quiet_trainer
+from several_fits import data as small_data
 from small.task import Batch, Classification
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -86,3 +87,28 @@ def test_ambiguous_batch_dimensions_are_not_split(capsys: pytest.CaptureFixture[
     assert largest_difference(plain, dp) <= ROUNDING
     said = "".join(capsys.readouterr())
     assert said.count("forward takes [2, 2, 2], and a batch has 2 samples: they may come") == 1
+
+
+class Counts(Small):
+    """Keeps the mean of its outputs, of the full batch, and counts calls of `forward`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, *args: Any) -> Any:
+        self.calls += 1
+        return super().forward(*args)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.center.copy_(loss.detach())  # type: ignore[operator]
+        return loss
+
+
+def test_buffers_that_differ_are_those_that_a_part_changes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quiet_trainer(onecurve.DP(), 2, max_steps=1).fit(Counts(), small_data())
+    assert "strategy=dp: calls will differ from strategy=single" in capsys.readouterr().err

@@ -38,6 +38,8 @@ class DP(Single):
     # The largest number of parts that a training batch has been split into so far.
     _parts: int = 0
     _has_said: bool = False
+    # The buffers that parts of the first training batch have changed; None later.
+    _changed: dict[str, None] | None = None
 
     def _call_task(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices.
@@ -46,7 +48,7 @@ class DP(Single):
         """
         module = self._connected_module
         is_first = name == "training_step" and self._parts == 0
-        before = {key: each.clone() for key, each in module.named_buffers()} if is_first else {}
+        self._changed = {} if is_first else None
         with replaced(module, "forward", self._split_forward(module)):
             output = super()._call_task(name, *args)
         if is_first and self._parts == 0:
@@ -57,8 +59,7 @@ class DP(Single):
                 "strategy=ddp"
             )
         elif is_first and self._parts > 1:
-            names = changed(before, dict(module.named_buffers()))
-            report_changed("dp", "part of a batch", names)
+            report_changed("dp", "part of a batch", list(self._changed or ()))
         return output
 
     def _split_forward(self, module: LightningModule) -> Callable[..., Any]:
@@ -72,9 +73,17 @@ class DP(Single):
             parts = split((args, kwargs), count, samples)
             if trains:
                 self._parts = max(self._parts, len(parts))
+            looks = self._changed is not None and len(parts) > 1
+            buffers = dict(module.named_buffers()) if looks else {}
+            before = {name: each.clone() for name, each in buffers.items()}
             if self.root_device.type == "cuda":
-                return joined(_on_replicas(module, parts, devices[: len(parts)]))
-            return joined([whole(*args, **kwargs) for args, kwargs in parts])
+                outputs = _on_replicas(module, parts, devices[: len(parts)])
+            else:
+                outputs = [whole(*args, **kwargs) for args, kwargs in parts]
+            if self._changed is not None:
+                # What the rest of a step changes, it computes from the full batch.
+                self._changed |= dict.fromkeys(changed(before, dict(module.named_buffers())))
+            return joined(outputs)
 
         return forward
 
