@@ -120,7 +120,7 @@ def validated_by_one_clock(trainer: Trainer) -> AbstractContextManager[None]:
     Every rank would read its own clock, and wait for those that do not validate yet.
     """
     loop = trainer.fit_loop.epoch_loop
-    if trainer._val_check_time_interval is None:
+    if trainer._val_check_time_interval is None:  # type: ignore[attr-defined]
         return nullcontext()
     is_due = partial(type(loop)._should_check_val_fx, loop)
     return replaced(
