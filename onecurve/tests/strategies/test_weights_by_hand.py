@@ -364,3 +364,64 @@ def test_what_cannot_be_is_rejected_in_one_line(
         onecurve.launch(fit, task, STRATEGIES[strategy](timeout_seconds=8), devices=2)
     assert line in str(rejected.value)
     assert "\n" not in str(rejected.value)
+
+
+class Pair(Stranger):
+    """A network that is no sequence of layers, with a line of its own in between."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: Summed())
+
+
+class Summed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.last(self.first(inputs).tanh()) + inputs
+        return made
+
+
+def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
+    """What a script reads of a task after its fit, changes, draws, loads, and trains on with."""
+    torch.manual_seed(0)
+    short = {"num_sanity_val_steps": 0, "limit_train_batches": 2, "max_epochs": 1}
+    trainer = quiet_trainer(strategy, devices=devices, precision="64-true", **short)
+    task, loader = Pair(), DataLoader(Samples(), 8)
+    trainer.fit(task, loader)
+    inputs = Samples()[0]["inputs"]
+    full = {name: torch.ones_like(value) for name, value in Summed().double().state_dict().items()}
+    found = []
+
+    def notes(read: Callable[[], Tensor]) -> None:
+        try:
+            found.append(read().sum().item())
+        except UserError as error:
+            found.append(str(error))
+
+    with trainer.strategy.full_parameters(task):  # type: ignore[attr-defined]
+        found += [parameter.detach().sum().item() for parameter in task.parameters()]
+        nn.init.orthogonal_(task.model.first.weight)
+        task.model.last.weight.data *= 2
+        notes(lambda: task.model(inputs))
+    notes(lambda: task.model(inputs))
+    with trainer.strategy.full_parameters(task.model.last):  # type: ignore[attr-defined]
+        found += [parameter.detach().sum().item() for parameter in task.model.last.parameters()]
+    task.model.load_state_dict(full)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(task, loader)
+    return [*found, trainer.callback_metrics["train"].item()]
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
+def test_a_task_is_read_changed_and_loaded_after_its_fit(strategy: str) -> None:
+    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+        single = between_two_fits(onecurve.Single(), 1)
+    run = partial(warm_ranks.run, "test_weights_by_hand.between_two_fits", processes=2)
+    found = run((STRATEGIES[strategy](),))
+    lines = {each for each in found if isinstance(each, str)}
+    expected = "called after the run" if strategy == "pipeline" else "within the context"
+    assert [expected in line for line in lines] == [True]
+    for one, two in zip(found, single, strict=True):
+        assert isinstance(one, str) or abs(one - two) <= ROUNDING

@@ -36,6 +36,7 @@ from ..errors import UserError, say, some_of
 from .clip import global_norm
 from .collectives import gather_uneven, reject_unlike, shapes_of_all
 from .drift import Drift
+from .full_parameters import full_parameters
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
@@ -236,6 +237,24 @@ class CallbackAPI(Strategy):
             yield from self._holder.each_full(self._connected_module, tensors)
         elif self.is_global_zero:
             yield from tensors.items()
+
+    @contextmanager
+    def full_parameters(self, module: nn.Module | None = None) -> Iterator[None]:
+        """Within the context the parameters and buffers of the task are full, on every rank.
+
+        To read, draw or change them in place, outside of a step; changes are written back to the
+        shards. All ranks make the same changes, and call this together.
+
+        Args:
+            module: A module of the task, if only its parameters are needed.
+        """
+        if self.ranks is None or not self.parallelisms:
+            yield
+            return
+        task = self._connected_module
+        state = self._holder.full_state(task)
+        with full_parameters(task, module or task, state, self.ranks):
+            yield
 
     def gradient_norm(self, optimizer: Optimizer | None = None) -> Tensor:
         """The 2-norm over the gradients of the full network, the same on every rank.

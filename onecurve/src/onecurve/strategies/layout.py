@@ -13,6 +13,7 @@ from ..compat.of_lightning import set_device_of
 from ..compat.of_torch import apply_to_tensors
 from ..errors import UserError, say, some_of
 from .fsdp.sharding import is_sharded
+from .full_parameters import stay_usable
 from .layers import find_layers
 from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
@@ -51,6 +52,7 @@ def lay_out(
     for parallelism in parallelisms:
         parallelism.shard(task, parts)
     vars(task)[LAID_OUT] = ranks.sizes
+    stay_usable(task, parallelisms[0].name)
 
 
 def reject_other_shards(
