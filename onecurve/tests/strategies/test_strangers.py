@@ -240,6 +240,13 @@ class CallsParts(Stranger):
         return self.model.layers(batch["inputs"]) + self.model.shift  # type: ignore[operator]
 
 
+class HasNoOptimizer(Stranger):
+    """As a memory bank has none."""
+
+    def configure_optimizers(self) -> None:
+        return None
+
+
 class PenaltyOnItsOwn(Scaled):
     """On what is in none of its parts."""
 
@@ -656,7 +663,7 @@ EQUAL = [
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),
-    *((task, "pipeline") for task in (LooksAtTheMode, Pruned)),
+    *((task, "pipeline") for task in (LooksAtTheMode, Pruned, HasNoOptimizer)),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
     *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
     *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),

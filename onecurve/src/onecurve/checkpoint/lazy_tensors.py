@@ -39,7 +39,7 @@ def optimizer_states_here(
     states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> list[dict[str, Any]]:
     """The same for all optimizers; those of another algorithm or number are rejected."""
-    if not states:  # the optimizers start fresh, as in Lightning
+    if not any(states):  # optimizers start fresh, as in Lightning; or it was trained without one
         return []
     reject_other_optimizers(states, optimizers)
     return [

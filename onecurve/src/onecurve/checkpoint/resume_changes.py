@@ -67,7 +67,8 @@ def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 def _change_optimizers(
     checkpoint: dict[str, Any], before: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[str]:
-    groups = [group for state in checkpoint["optimizer_states"] for group in state["param_groups"]]
+    states = checkpoint["optimizer_states"]
+    groups = [group for state in states for group in state.get("param_groups", ())]
     for key, old, new in _changed(before, config, "optimizer"):
         if key in KERNELS:
             continue

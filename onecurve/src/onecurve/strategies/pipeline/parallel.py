@@ -329,6 +329,8 @@ class PipelineParallel(Parallelism):
 
     def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
         state = optimizer.state_dict()
+        if not state:  # Lightning's own, of a task without an optimizer
+            return {}
         name_of = {parameter: name for name, parameter in task.named_parameters()}
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         names = {number: name_of[parameter] for number, parameter in enumerate(parameters)}
