@@ -119,6 +119,8 @@ def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, T
 
 LATE_WEIGHTS = "weights that are drawn late"
 SAMPLES = "other samples"
+RATES = "other learning rates"
+SUM = "a sum over samples"
 BATCHNORM = "BatchNorm"
 DRAWS = "random draws"
 MEAN = "a mean over something else than samples"
@@ -146,13 +148,16 @@ TO_DO = {
     LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
     SAMPLES: "shuffle=False shows whether it is their order; disable random numbers in the data "
     "set or in a hook of the batch (augmentation) for the comparison",
+    RATES: "a rate depends on trainer.num_devices or the like, as where each device has a batch of "
+    "its own: here all devices share the batch, so leave that factor out",
+    SUM: "take the mean over samples, or divide by a number that does not depend on the share; if "
+    "samples are compared with each other, use self.trainer.strategy.all_samples(tensor)",
     BATCHNORM: "it computes statistics of a rank's share; trainer.sync_batchnorm=true computes "
     "those of the global batch (not under dp and pipeline), and a layer such as GroupNorm needs "
     "none",
     DRAWS: "each rank draws its own (dropout, noise): compare with p=0, or without the noise",
     MEAN: "define weight(targets) if it is over something else, such as tokens without padding; "
-    "use self.trainer.strategy.all_samples(tensor) if samples are compared with each other; "
-    "divide a sum by a number that does not depend on the share",
+    "use self.trainer.strategy.all_samples(tensor) if samples are compared with each other",
     PLAN: "shard less, by strategy.plan={...}, to find the layer: between colwise and rowwise only "
     "elementwise operations are allowed, a fused projection needs the style fused, or heads "
     "outermost, and nothing else may depend on the number of heads that a rank has",
@@ -172,8 +177,8 @@ TO_DO = {
     DIGITS: "a .float() in the task or its network, as in the losses of transformers, leaves seven "
     "digits whatever the precision, and an optimizer such as Adam fewer of the weights: compare "
     "with tolerance=1e-5 (parity.tolerance=1e-5), with fewer steps, or with optimizer=sgd",
-    KEPT: "a queue, a hidden state or a buffer is made of this rank's samples: make it of all, "
-    "with self.trainer.strategy.all_samples(tensor)",
+    KEPT: "a queue, a hidden state, a codebook or a buffer is made of this rank's samples: make it "
+    "of all, with self.trainer.strategy.all_samples(tensor)",
     RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
     UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism",
 }
@@ -185,8 +190,11 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
     of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
     if not of_run:
         return [RESUME] * bool(first)
-    begins = min(of_run.values())
+    # What is logged may differ before, without an effect.
+    trained = {name: step for name, step in of_run.items() if name in (START, LOSS, GRADIENT, END)}
+    begins = min((trained or of_run).values())
     samples = [step for step, _, far in points(plain.sums, other.sums) if far > TOLERANCE]
+    rates = [step for step, _, far in points(plain.rates, other.rates) if far > TOLERANCE]
     largest = max(row.relative for row in rows if not row.quantity.startswith("resumed"))
     is_only_logged = not of_run.keys() & {LOSS, GRADIENT, END}
     most_apart = _most_apart(plain, other)
@@ -202,8 +210,8 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
         for run in (plain, other)
     )
     first_losses = zip(plain.curves[LOSS][:1], other.curves[LOSS][:1], strict=False)
-    is_sum = any(
-        whole != mean_of_shares and math.isclose(whole, other.shares * mean_of_shares)
+    is_sum = other.shares > 1 and any(
+        mean_of_shares and whole / mean_of_shares > 0.9 * other.shares
         for (_, whole), (_, mean_of_shares) in first_losses
     )
     # What a step keeps is in a buffer, or in no checkpoint.
@@ -211,12 +219,16 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
     tests = [
         (START in of_run, [LATE_WEIGHTS]),
         (samples and samples[0] <= begins, [SAMPLES]),
+        (rates and rates[0] <= begins and trained, [RATES]),
         (is_only_logged and largest <= SEVEN_DIGITS, [DIGITS]),
         (is_only_logged, [of_logged]),
         (is_coarse and largest <= MUCH, [DIGITS]),
         (is_rounding and largest <= MUCH, [ROUNDING]),
-        (is_sum, [MEAN]),
-        (other.batchnorm or plain.draws, [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws),
+        (is_sum, [SUM] + [BATCHNORM] * other.batchnorm),
+        (
+            other.batchnorm or other.drifts or plain.draws,
+            [BATCHNORM] * other.batchnorm + [KEPT] * other.drifts + [DRAWS] * plain.draws,
+        ),
         (other.accumulates or sharded, [ACCUMULATED] * other.accumulates + sharded),
         (not of_run.keys() & {LOSS, GRADIENT} and most_apart in one, [KEPT]),
         (of_run.get(LOSS) == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),

@@ -30,8 +30,10 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ..batch.stream import fingerprint
 from ..compat.of_torch import BatchNorm, tensor_leaves
 from ..launch.in_ranks import launch
 from ..machine import LIGHTNING_VARIABLES, unchanged_environment
@@ -206,6 +208,9 @@ class Watch(Callback):
         # How many ranks see different samples, share layers, and share sequences.
         self.shares, self.tensor, self.context = 1, 1, 1
         self.step, self.is_epoch_over = 0, False
+        # Learning rates, and whether weights or buffers differ that ranks should hold alike.
+        self.rates: Curve = []
+        self.drifts = False
         # What a resume restored for ReduceLROnPlateau.
         self.restored: dict[str, Tensor] = {}
 
@@ -239,6 +244,10 @@ class Watch(Callback):
         # Without gradients of other optimizers, which are not part of this step.
         norm = trainer.strategy.gradient_norm(optimizer)  # type: ignore[attr-defined]
         self.curves[GRADIENT].append((trainer.global_step + 1, float(norm)))
+        rate = sum(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        self.rates.append((trainer.global_step + 1, rate))
+        if self.shares > 1 and self.step <= 2:
+            self.drifts |= _drifts(trainer, pl_module, are_new=self.step == 1)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -299,6 +308,23 @@ def _mean(trainer: Trainer, value: Tensor) -> float:
 def _state(trainer: Trainer) -> dict[str, Tensor]:
     state = trainer.strategy.lightning_module_state_dict()
     return {n: v.detach().cpu().clone() for n, v in state.items() if isinstance(v, Tensor)}
+
+
+def _drifts(trainer: Trainer, task: nn.Module, are_new: bool) -> bool:
+    """Whether ranks hold other buffers than each other, or weights that no optimizer has updated.
+
+    Those of BatchNorm do not count.
+    """
+    alike = [
+        tensor
+        for part in task.modules()
+        if not isinstance(part, BatchNorm)
+        for kind in (part.parameters, part.buffers)[not are_new :]
+        for tensor in kind(recurse=False)
+        if tensor.is_floating_point() and not isinstance(tensor, DTensor) and not tensor.is_meta
+    ]
+    numbers = trainer.strategy.of_all_samples(fingerprint(alike))  # type: ignore[attr-defined]
+    return len(set(numbers)) > 1
 
 
 def _random_state() -> bytes:

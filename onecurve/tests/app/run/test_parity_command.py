@@ -226,6 +226,34 @@ class Queue(Plain):
         return loss
 
 
+class LogsItsQueue(Queue):
+    """Logs one step before its loss differs."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.log("largest", self(batch[0]).max())
+        return super().training_step(batch, batch_idx)
+
+
+class Codebook(Plain):
+    """Draws one of its own samples and moves it by the others, as a VQ-VAE does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("code", torch.zeros(6))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        if not batch_idx:
+            self.code.copy_(batch[0][torch.randint(len(batch[0]), ())])
+        self.code.lerp_(batch[0].mean(0), 0.1)
+        loss = super().training_step(batch, batch_idx)
+        return None if loss is None else loss + (self(batch[0]) - self(self.code)).square().mean()
+
+
+class RatedByDevices(Plain):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01 * self.trainer.num_devices)
+
+
 class NoisyValidation(Plain):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         super().validation_step([batch[0] + torch.randn_like(batch[0]), batch[1]], batch_idx)
@@ -262,6 +290,13 @@ class Sums(Plain):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         torch.rand(3)
         return (self(batch[0]) - batch[1]).square().sum()
+
+
+class SumsOfNormalized(Sums):
+    """A sum that is not exactly as much larger, because BatchNorm sees a rank's share."""
+
+    def __init__(self) -> None:
+        super().__init__(partial(nn.BatchNorm1d, 8))
 
 
 class NoisyStep(Plain):
@@ -340,7 +375,9 @@ def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None
 APART = {
     result.MEAN: (Tokens, loaders, "ddp"),
     result.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
-    result.MEAN + ", which is a sum": (Sums, loaders, "ddp"),
+    result.SUM: (Sums, loaders, "ddp"),
+    result.SUM + ", about": (SumsOfNormalized, loaders, "ddp"),
+    result.RATES: (RatedByDevices, loaders, "ddp"),
     result.BATCHNORM: (partial(Plain, partial(nn.BatchNorm1d, 8)), loaders, "ddp"),
     result.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
     result.GRADIENTS: (GradientsByHand, loaders, "ddp"),
@@ -355,12 +392,20 @@ APART = {
     result.SAMPLES: (Plain, noisy, "ddp"),
     result.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
     result.KEPT: (Queue, loaders, "ddp"),
+    result.KEPT + ", logged before": (LogsItsQueue, loaders, "ddp"),
+    result.KEPT + ", and drawn": (Codebook, loaders, "ddp"),
     result.KEPT + ", in a buffer": (HasOther, loaders, "ddp"),
     result.KEPT + ", in a buffer that hardly differs": (HasCenter, fives, "fsdp"),
     result.DRAWS + ", in validation": (NoisyValidation, loaders, "ddp"),
 }
+# What holds as well.
+OTHERS = {
+    result.SUM + ", about": [result.BATCHNORM],
+    result.KEPT + ", and drawn": [result.DRAWS],
+}
 QUICK = [result.MEAN, result.BATCHNORM, result.GRADIENTS, result.LOGGED]
-QUICK += [result.SAMPLES, result.UNKNOWN]
+QUICK += [result.SAMPLES, result.UNKNOWN, result.RATES, result.KEPT + ", and drawn"]
+QUICK += [result.KEPT + ", logged before", result.SUM + ", about"]
 
 
 @pytest.mark.compares
@@ -369,7 +414,8 @@ def test_a_difference_has_its_likely_kind(name: str) -> None:
     task, made, strategy = APART[name]
     found = onecurve.parity(task, made, strategy=STRATEGIES[strategy](), accelerator="cpu")
     assert not found.equal
-    (kind,) = found.kinds
+    kind, *others = found.kinds
+    assert others == OTHERS.get(name, [])
     assert name.startswith(kind), found.table()
     assert f"Likely {kind}: {result.TO_DO[kind]}." in found.table()
 
