@@ -9,11 +9,14 @@ import pytest
 from alternatives import followed
 from conftest import ZBV, Cli, Refused, one_of_a_kind
 from lightning.pytorch import LightningModule
+from omegaconf import OmegaConf
 from small.task import Classification
 from torch import nn
 
 from onecurve import machine
 from onecurve.app.config import commands, trainer
+from onecurve.app.config.validate import validate
+from onecurve.errors import UserError
 
 
 class NoSequence(Classification):
@@ -32,6 +35,14 @@ class Untested(LightningModule):
 
     def training_step(self, *_: Any) -> None:
         """Never called."""
+
+
+class Mixin:
+    """Another first base."""
+
+
+class Derived(Mixin, Untested):
+    """It takes no network either."""
 
 
 SEARCH = "-m sweep=optuna optimizer.lr=tag(log,interval(1e-5,1e-1))"
@@ -211,6 +222,13 @@ OURS = {
     "+callbacks.x={a:1}": "callbacks.x={a:1}: has no class",
     "+callbacks.x=1": "callbacks.x=1: has no class",
     "task._target_=test_refusals.Untested": "Untested has no test_step; … or use test=false",
+    **{
+        f"model.in_channels=${{data.nothing}} {typed}": said
+        for typed, said in {
+            "task._target_=small.task.Clasification": "mean small.task.Classification?",
+            "task._target_=small.tsk.Classification": "no tsk in small; did you mean small.task.Cl",
+        }.items()
+    },
     "test=null": "test=null … true or false",
     "model._target_=small.modles.lenet": "no modles in small; did you mean small.models.lenet?",
     "strategy=ddp +strategy.find_unused_parameter=true": "mean strategy.find_unused_parameters?",
@@ -433,6 +451,19 @@ def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: st
     assert {path.name for path in tmp_path.iterdir()} == {"configs"}
 
 
+def test_a_network_that_no_task_takes_is_not_resolved(cli: Cli) -> None:
+    outcome = cli("train.py", "task._target_=test_refusals.Derived", "model.in_channels=${data.no}")
+    said, error = outcome.err.splitlines()
+    assert said.endswith("not used, as the task takes no network; leave it out")
+    assert error == "error: Derived has no test_step; write one, or use test=false"
+
+
+def test_a_task_without_a_class_is_told_before_what_refers_to_nothing() -> None:
+    config = OmegaConf.create({"task": {"lr": 1}, "model": {"inputs": "${data.nothing}"}})
+    with pytest.raises(UserError, match="^task: has no class; write `_target_: my_package.my_mod"):
+        validate(config, "train", [], [], lambda _: None, lambda _: False)
+
+
 # What two experiment files have that are swept.
 FOR_ALL_JOBS = {
     "defaults:\n  - override /sweep/launcher: joblib\n": "type it for all: sweep/launcher=joblib",
@@ -459,23 +490,24 @@ def test_what_is_for_all_jobs_is_not_chosen_by_one(cli: Cli, tmp_path: Path, con
 
 
 # Where a file that Python cannot read is named: by the task, before torch, and by what is built.
-@pytest.mark.parametrize("typed", ["task._target_=broken.Task", "model._target_=broken.Network"])
+@pytest.mark.parametrize("typed", ["task._target_=bad_task.Task", "model._target_=bad_net.Network"])
 def test_a_file_that_python_cannot_read_gets_one_line(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
-    file = tmp_path / "broken.py"
+    module = typed.partition("=")[2].partition(".")[0]
+    file = tmp_path / f"{module}.py"
     file.write_text("import torch\nclass Task(torch.nn.Module)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     line = f"error: {file}, line 2: expected ':' (SyntaxError); correct it"
     assert refused("train.py", typed) == line
-    assert files(tmp_path) == {"broken.py"}
+    assert files(tmp_path) == {file.name}
 
 
 @pytest.mark.parametrize("key", ["task", "model"])
 def test_a_file_that_imports_what_is_not_installed_gets_one_line(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    (tmp_path / f"broken_{key}.py").write_text("import nopackage\n")
+    (tmp_path / f"broken_{key}.py").write_text("import nopackage\nPart = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     outcome = cli("train.py", f"{key}._target_=broken_{key}.Part")
     assert outcome.status == 2

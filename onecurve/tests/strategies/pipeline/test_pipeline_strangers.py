@@ -342,7 +342,7 @@ REJECTED: dict[Any, str] = {
     OfGradients: "create_graph=True",
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
     OneWeightTwice: (
-        "layers net.0 and net.4 share a parameter, but are on stages 0 and 1; give Pipeline(balance="
+        "layers net.0 and net.4 share a parameter, but are on stages 0 and 1; give Pipeline("
     ),
 }
 ONE_EPOCH = {"max_epochs": 1}

@@ -1,8 +1,6 @@
 """Validates the configuration of a job, before torch is imported or a file is written."""
 
-import ast
 import re
-from functools import cache
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -14,8 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ... import machine
 from ...config_model import text
-from ...errors import UserError, of_syntax, user_error_behind
-from ..config.validate import dotted, file_of, refusals, validate
+from ...errors import UserError, user_error_behind
+from ..config.source import arguments_of
+from ..config.validate import dotted, refusals, validate
 from .explain import Chosen, added_to_a_list, choices, groups_of_lists, holds_a_list
 
 # Facts about a strategy, which cannot be overridden.
@@ -124,7 +123,7 @@ def _unused_groups(config: DictConfig) -> list[str]:
     A group to whose keys others refer is used.
     """
     target = OmegaConf.select(config, "task._target_", throw_on_resolution_failure=False)
-    known = _taken(target) if isinstance(target, str) else None
+    known = arguments_of(target) if isinstance(target, str) else None
     if known is None:
         return []
     groups = [group for group, argument in BECOMES.items() if argument not in known]
@@ -146,38 +145,3 @@ def _not_used(groups: list[str], overrides: list[str]) -> str | None:
         return None
     what = " and no ".join(dict.fromkeys(BECOMES[of[word]] for word in words))
     return f"{' '.join(words)}: not used, as the task takes no {what}; leave it out"
-
-
-@cache
-def _taken(task: str) -> list[str] | None:
-    """Names of what a task's `__init__` takes; None if its own file does not tell.
-
-    It is parsed and not imported: that `model` is not used is known before torch is imported, and
-    what `model` refers to may be missing.
-    """
-    module, _, name = task.rpartition(".")
-    file = file_of(module)
-    if file is None:
-        return None
-    try:
-        parts = ast.parse(file.read_bytes(), filename=str(file)).body
-    except SyntaxError as error:
-        raise of_syntax(error) from None
-    classes = {part.name: part for part in parts if isinstance(part, ast.ClassDef)}
-    return _of_class(classes, name)
-
-
-def _of_class(classes: dict[str, ast.ClassDef], name: str) -> list[str] | None:
-    found = classes.get(name)
-    if found is None or found.decorator_list:
-        return None
-    for part in found.body:
-        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-            given = part.args
-            named = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            return None if given.kwarg else named[1:]
-    bases = [ast.unparse(base).rpartition(".")[2] for base in found.bases]
-    # Lightning's own takes any arguments, and makes nothing of them.
-    if bases == ["LightningModule"]:
-        return []
-    return _of_class(classes, bases[0]) if len(bases) == 1 else None

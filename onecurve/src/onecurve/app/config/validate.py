@@ -274,7 +274,12 @@ def _no_objects(plain: dict[str, Any], default: Callable[[str], Any]) -> Iterato
             continue
         if target := default(f"{key}._target_"):
             yield f"{key}._target_ is needed: add {key}._target_={target}"
-        elif "." in key:
+        elif "." not in key:
+            yield (
+                f"{key}: has no class; write `_target_: my_package.my_module.MyClass` into the "
+                f"chosen file of {key}, or add +{key}._target_=..."
+            )
+        else:
             group = key.partition(".")[0]
             yield (
                 f"{key}={text(node)}: has no class; use an existing one instead, such as "
@@ -301,6 +306,10 @@ def _no_target(key: str, node: dict[str, Any]) -> str | None:
     module = file_of(target.rpartition(".")[0])
     # Earlier releases found rules of combinations in a file with this name.
     old = module.with_name(f"{module.stem}_refusals.py") if module else None
+    from .source import missing_name  # it reads what is found here
+
+    if wrong := missing_name(target):
+        return f"{key}._target_={target}: {wrong}"
     if old and old.is_file():
         return (
             f"{old}: is no longer read; move its rules to a method `refusals` of a "
