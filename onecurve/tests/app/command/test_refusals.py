@@ -75,6 +75,10 @@ OF_HYDRA = {
     "größe=1": "größe is not a valid key for Hydra",
     "+strategy=ddp": "+strategy=ddp: … leave the plus out … use strategy=ddp",
     "logger=csv +logger=wandb": "+logger=wandb: is not added … use 'logger=[csv,wandb]'",
+    "+callbacks=ema +callbacks=swa": "several are added as one list; use '+callbacks=[ema,swa]'",
+    "~callbacks=progress": "removes no single entry … use '~callbacks.progress'",
+    "~callbacks=[progress,lr_monitor]": "use '~callbacks.progress' '~callbacks.lr_monitor'",
+    "~callbacks": "~callbacks: removes no single entry of callbacks; use 'callbacks=[]'",
     "optimizer=sgd +optimizer=adamw": "+optimizer=adamw: optimizer is among … optimizer=adamw",
     "+debug=limit": "+debug=limit: … leave the plus out … use debug=limit",
     "+sweep/launcher=joblib": "leave the plus out … use sweep/launcher=joblib",
@@ -452,15 +456,20 @@ def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: st
 
 
 def test_a_network_that_no_task_takes_is_not_resolved(cli: Cli) -> None:
-    outcome = cli("train.py", "task._target_=test_refusals.Derived", "model.in_channels=${data.no}")
-    said, error = outcome.err.splitlines()
+    task = "task._target_=test_refusals.Derived"
+    outcome = cli("train.py", task, "model.in_channels=${data.no}", "callbacks=ema")
+    said, replaced, error = outcome.err.splitlines()
+    assert replaced == (
+        "callbacks=ema: replaces checkpoint, lr_monitor, progress, model_summary; "
+        "+callbacks=ema adds to them"
+    )
     assert said.endswith("not used, as the task takes no network; leave it out")
     assert error == "error: Derived has no test_step; write one, or use test=false"
 
 
 def test_a_task_without_a_class_is_told_before_what_refers_to_nothing() -> None:
     config = OmegaConf.create({"task": {"lr": 1}, "model": {"inputs": "${data.nothing}"}})
-    with pytest.raises(UserError, match="^task: has no class; write `_target_: my_package.my_mod"):
+    with pytest.raises(UserError, match=r"^task: has no class; write `_target_: my_package.my_mod"):
         validate(config, "train", [], [], lambda _: None, lambda _: False)
 
 

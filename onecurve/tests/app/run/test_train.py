@@ -8,6 +8,8 @@ import pytest
 import torch
 import yaml
 from conftest import EPOCH, FLOAT64, ROUNDING, Cli, Refused, column
+from lightning.pytorch import LightningModule
+from small.task import Classification
 
 from onecurve.planner.network import Precision
 
@@ -41,6 +43,19 @@ def test_a_precision_has_lightnings_short_names(train: Cli) -> None:
     assert column(short.run, "train/loss") == column(full.run, "train/loss")
     planned = [Precision.named(name) for name in ("32", "64", "bf16")]
     assert planned == [Precision.named(name) for name in ("32-true", "64-true", "bf16-mixed")]
+
+
+class Untested(Classification):
+    """It has no step for a test."""
+
+    test_step = LightningModule.test_step  # type: ignore[assignment]
+
+
+def test_a_run_proposes_no_test_that_its_task_does_not_have(train: Cli) -> None:
+    task = ("task._target_=test_train.Untested", "test=false", "trainer.max_epochs=1")
+    outcome = train(*task)
+    assert (outcome.run / "checkpoints/best.ckpt").exists()
+    assert "evaluate.py" not in outcome.out
 
 
 def test_steps_end_a_run_of_very_many_epochs(train: Cli) -> None:

@@ -15,7 +15,14 @@ from ...config_model import text
 from ...errors import UserError, user_error_behind
 from ..config.source import arguments_of
 from ..config.validate import dotted, refusals, validate
-from .explain import Chosen, added_to_a_list, choices, groups_of_lists, holds_a_list
+from .explain import (
+    Chosen,
+    added_to_a_list,
+    choices,
+    groups_of_lists,
+    holds_a_list,
+    replaced_by_one,
+)
 
 # Facts about a strategy, which cannot be overridden.
 FACTS = ("strategy.name", "strategy.processes")
@@ -25,7 +32,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
     """Reject the configuration of a job that cannot run.
 
     In place, groups that its task makes no use of are removed, and `1e3` becomes 1000 where a whole
-    number is meant. Returned is a line about overrides that change nothing, if there are any.
+    number is meant. Returned are lines about overrides that change nothing, or more than was meant.
     """
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
@@ -53,7 +60,8 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
                 f"{config_name}.py: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
-        return _not_used(unused, overrides)
+        said = [_not_used(unused, overrides), replaced_by_one(config_name, overrides)]
+        return "\n".join(filter(None, said)) or None
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None
 

@@ -118,6 +118,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
         chosen = Chosen(config_name, arguments)
         return (
             _chosen_already(text, chosen)
+            or _removed_by_choice(text, chosen)
             or _unknown_choice(text)
             or _unknown_key(text, chosen)
             or _list_in_a_file(text)
@@ -236,15 +237,58 @@ def added_to_a_list(arguments: list[str], typed: str = "=[") -> str | None:
     return None
 
 
-def groups_of_lists(config_name: str) -> set[str]:
-    """The groups of which several files may be chosen: the defaults name a list."""
+def _added_twice(group: str, arguments: list[str]) -> str | None:
+    """A line for `+callbacks=a +callbacks=b`, of which Hydra takes one alone."""
+    words = [word for word in arguments if word.startswith(f"+{group}=")]
+    names = [name for word in words for name in word.partition("=")[2].strip("[]").split(",")]
+    if len(words) < 2:
+        return None
+    both = shlex.quote(f"+{group}=[{','.join(dict.fromkeys(names))}]")
+    return f"{' '.join(words)}: several are added as one list; use {both}"
+
+
+def _removed_by_choice(text: str, chosen: Chosen) -> str | None:
+    """A line for `~callbacks=a`, where one entry of several is meant."""
+    if not re.search("Could not delete '|deletion value must be a string", text):
+        return None
+    for word in chosen.overrides:
+        group, _, value = word.removeprefix("~").partition("=")
+        if word.startswith("~") and group in groups_of_lists(chosen.config_name):
+            entries = [
+                shlex.quote(f"~{group}.{entry}")
+                for choice in filter(None, value.strip("[]").split(","))
+                for entry in _entries_of(group, choice)
+            ]
+            instead = " ".join(entries) or shlex.quote(f"{group}=[]")
+            return f"{word}: removes no single entry of {group}; use {instead}"
+    return None
+
+
+def _entries_of(group: str, choice: str) -> list[str]:
+    loaded = _loader().repository.load_config(f"{group}/{choice}")
+    return [str(name) for name in loaded.config] if loaded else [choice]
+
+
+def groups_of_lists(config_name: str) -> dict[str, list[str]]:
+    """The groups of which several files may be chosen, with those that the defaults name."""
     primary = _loader().repository.load_config(config_name)
     return {
-        str(default.group)
+        str(default.group): default.value
         for default in primary.defaults_list or ()
         if hasattr(default, "group")
         if isinstance(default.value, list)
     }
+
+
+def replaced_by_one(config_name: str, arguments: list[str]) -> str | None:
+    """The line about `callbacks=swa`, which leaves nothing of the defaults."""
+    for group, names in groups_of_lists(config_name).items():
+        for word in arguments:
+            choice = word.removeprefix(f"{group}=")
+            is_new = choice != word and choice in choices(group) and choice not in names
+            if is_new and _entries_of(group, choice):
+                return f"{word}: replaces {', '.join(names)}; +{word} adds to them"
+    return None
 
 
 def _chosen_already(text: str, chosen: Chosen) -> str | None:
@@ -256,7 +300,7 @@ def _chosen_already(text: str, chosen: Chosen) -> str | None:
         return None
     key = found[1] or found[2]
     if key in groups_of_lists(chosen.config_name):
-        return added_to_a_list(chosen.overrides, "=")
+        return added_to_a_list(chosen.overrides, "=") or _added_twice(key, chosen.overrides)
     word = next((each for each in chosen.overrides if each.startswith(f"+{key}=")), None)
     if word is None:
         return None

@@ -157,7 +157,8 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
                 notes.append(
                     f"{name} is {metrics[name]}: +callbacks=nan_guard finds where it begins"
                 )
-            show_training(metrics, facts, run_dir, best, notes)
+            tested = best if is_overridden("test_step", task) else None
+            show_training(metrics, facts, run_dir, tested, notes)
     return metrics
 
 
