@@ -18,7 +18,7 @@ from ..launch.context import RunContext
 from ..planner.estimate import Estimate
 from ..planner.hardware import Hardware, named
 from ..planner.layers import Tensors
-from ..planner.meshes import all_meshes, in_words
+from ..planner.meshes import all_meshes, best, in_words
 from ..planner.network import ADAMW, Network, Precision, Request, StateSize
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
@@ -176,6 +176,8 @@ def show(
 ) -> None:
     """Print a plan."""
     console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
+    if line := _on_one_device(request, cfg):
+        console.print(line, highlight=False)
     nodes = request.ranks // request.per_node
     console.print(
         f"{request.ranks} ranks ({request.per_node} on each of {nodes} nodes), batches of "
@@ -193,6 +195,20 @@ def show(
         print(f"To train so: {_command(fitting[0], cfg, request)}")
     else:
         print("No mesh fits; use more devices, a smaller batch, or a GPU with more memory")
+
+
+def _on_one_device(request: Request, cfg: DictConfig) -> str | None:
+    """The line about a network for which one device has room: a mesh is then for speed alone."""
+    alone = best(request._replace(ranks=1, per_node=1), Sizes())
+    if isinstance(alone, str):
+        return None
+    recomputed = alone.checkpointing
+    needs = f", with activation_checkpointing={recomputed}" if recomputed != "none" else ""
+    return (
+        f"One {cfg.plan.gpu} has room for all of it ({in_words(alone.fullest.total)} of "
+        f"{in_words(request.room)}{needs}): strategy=single takes {alone.seconds * 1000:.3g} ms a "
+        "step, and strategy=ddp is the simplest for more devices"
+    )
 
 
 def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
