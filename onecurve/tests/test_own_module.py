@@ -145,7 +145,11 @@ OWN = (*TINY, "task._target_=test_own_module.Mine", "test=false", "trainer.num_s
         ((), f"monitor=val/acc: {NOTHING} use monitor=val_acc mode=max"),
         (("monitor=val/los", "strategy=ddp"), f"monitor=val/los: {NOTHING} use monitor=val_loss"),
         (
-            ("monitor=val_acc", "callbacks=[early_stopping]", "callbacks.early_stopping.monitor=v"),
+            (
+                "monitor=val_acc",
+                "callbacks=[early_stopping]",
+                "callbacks.early_stopping.monitor=val_map",
+            ),
             "",
         ),
         (
@@ -165,9 +169,11 @@ def test_a_metric_that_validation_does_not_log_is_known_before_the_first_epoch(
         assert outcome.err.endswith(f"{WHOLE}\n")
         assert outcome.runs == []
         return
-    # By its name it may be one of training: the first epoch decides.
+    # A whole validation alone may log it: the first epoch decides.
     early, end = outcome.err.splitlines()[-2:]
-    told = f"callbacks.early_stopping.monitor=v: {NOTHING} use callbacks.early_stopping.monitor="
+    told = (
+        f"callbacks.early_stopping.monitor=val_map: {NOTHING} use callbacks.early_stopping.monitor="
+    )
     assert early.startswith(told)
     assert early.endswith("; the first epoch will show whether it is logged")
     assert "what was trained is saved: resume=last callbacks.early_stopping.monitor=" in end

@@ -295,12 +295,17 @@ BETTER = {
 }
 
 
-STAGES = re.compile(r"^(train|val|valid|validation|eval|test)[_.-]", re.IGNORECASE)
+STAGES = re.compile(r"^(train|val|valid|validation|eval|test)[/_.-]")
+
+
+def without_stage(metric: str) -> str:
+    """The name of a metric without that of its stage: `acc` of `val/acc` and `Val_Acc`."""
+    return STAGES.sub("", metric.lower())
 
 
 def better(name: str) -> str | None:
     """The mode of a well-known metric, "min" or "max"; None for other names."""
-    last = STAGES.sub("", name.rpartition("/")[2], count=1).lower()
+    last = without_stage(name).rpartition("/")[2]
     return next((direction for direction, names in BETTER.items() if last in names), None)
 
 

@@ -31,7 +31,10 @@ class EarlyStopping(LightningsOwn):
         if self._requests_stop:
             trainer.should_stop = self._requests_stop = False
 
-    on_validation_start = on_train_epoch_start
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A new validation decides anew; that before training does not."""
+        if not trainer.sanity_checking:
+            self.on_train_epoch_start(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         was_requested = trainer.should_stop

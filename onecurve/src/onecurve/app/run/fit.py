@@ -68,6 +68,9 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     is_restart = context.attempt.checkpoint is not None
     in_place = is_restart or (resume is not None and resume.is_relative_to(run_dir))
 
+    if resume is not None:
+        cfg.trainer.num_sanity_val_steps = 0  # it has been validated before
+
     data = build("data", cfg.data, LightningDataModule)
     task = build_task(cfg)
     if cfg.test:

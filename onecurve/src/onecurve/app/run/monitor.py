@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 
 from ...compat.of_lightning import callbacks_of
-from ...errors import UserError, better, nearest, of_validation, say
+from ...errors import UserError, better, nearest, of_validation, say, without_stage
 from .trainer import logged_by_task
 
 # The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
@@ -71,9 +71,10 @@ def waits(trainer: Trainer, cfg: DictConfig) -> list[Wait]:
 
 
 class MonitoredMetrics(Callback):
-    """Ends a run before its first epoch if validation does not log a metric that is monitored.
+    """Ends a run before its first epoch if validation logs a monitored metric by another name.
 
-    A metric that may be logged elsewhere gets a line, and the end of the epoch decides.
+    A metric that may be logged elsewhere, or by a whole validation alone, as many tasks do with
+    those that a batch does not tell, gets a line, and the end of the epoch decides.
     """
 
     def __init__(self, cfg: DictConfig, file: Path) -> None:
@@ -102,12 +103,12 @@ class MonitoredMetrics(Callback):
         self.has_validated |= not trainer.sanity_checking
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reject a metric of validation that was not logged with the others."""
+        """Reject a metric of validation that was logged by another name."""
         logged = logged_by_task(trainer)
         for wait in waits(trainer, self.cfg):
             if wait.metric in logged or wait.metric in CANDIDATES:
                 continue
-            if logged and of_validation(wait.metric):
+            if of_validation(wait.metric) and _same(wait.metric, logged):
                 raise UserError(
                     f"{line(wait, trainer)}; or, if only a whole validation logs it, "
                     "trainer.num_sanity_val_steps=0"
@@ -164,8 +165,14 @@ def _proposed(metric: str, logged: Iterable[str]) -> str:
     """The logged metric that is meant: by a similar name, or a well-known one of its stage."""
     names = sorted(logged)
     alike = [each for each in names if of_validation(each) == of_validation(metric)] or names
-    close = nearest(metric, alike)
-    return close or next(filter(better, alike), alike[0])
+    return _same(metric, alike) or next(filter(better, alike), alike[0])
+
+
+def _same(metric: str, logged: Iterable[str]) -> str | None:
+    """The logged metric whose name is as good as the same: val_acc for val/acc; None if none is."""
+    names = {without_stage(each): each for each in sorted(logged)}
+    close = nearest(without_stage(metric), list(names))
+    return names[close] if close else None
 
 
 def has_validated(trainer: Trainer) -> bool:
