@@ -1,41 +1,44 @@
 """What methods of a task return: what cannot train is one line, which names method and file."""
 
-import dis
+import ast
 import inspect
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import dedent
 from types import CodeType
 from typing import Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
+from torch.optim import Optimizer
 
+from ..compat.of_lightning import have_no_optimizer
 from ..errors import UserError, in_short, say
 
 
-def reject_output(task: LightningModule, output: Any) -> None:
-    """Reject what `training_step` returns, unless it is a loss, or None, which skips a batch."""
-    step = _where(task, "training_step")
-    loss = output
-    if isinstance(output, Mapping):
-        loss = output.get("loss")
-        if loss is None:
-            keys = ", ".join(map(str, output)) or "none"
-            raise UserError(f"{step} returned a dict without a loss (keys: {keys}); add 'loss'")
-    if loss is None:
-        code = _code(task, "training_step")
-        if code is not None and _returns_nothing(code):
-            raise UserError(f"{step} returns nothing; end it with `return loss`")
-    elif not isinstance(loss, Tensor):
-        given = f"{type(loss).__name__} ({in_short(loss, 30)})"
-        raise UserError(f"{step} returned a {given}; return the loss as a tensor, without .item()")
-    elif loss.numel() != 1:
-        shape = tuple(loss.shape)
-        raise UserError(
-            f"{step} returned a tensor of shape {shape}, and a loss is one number; return its "
-            ".mean()"
+class Outputs:
+    """Checks what `training_step` returns in automatic optimization."""
+
+    def __init__(self) -> None:
+        self._reported_none = False
+
+    def check(self, task: LightningModule, output: Any, strategy: str) -> None:
+        """Reject what is no loss; None skips a batch in one process, and is reported once."""
+        if not task.automatic_optimization:
+            return
+        _reject_output(task, output)
+        if output is not None or self._reported_none:
+            return
+        if task.trainer.world_size > 1:
+            raise UserError(
+                f"strategy={strategy}: training_step of {_name(task)} returned None, which skips a "
+                "batch in one process alone; return the loss times 0, or use strategy=single"
+            )
+        self._reported_none = True
+        say(
+            f"strategy={strategy}: {_where(task, 'training_step')} returned None, which skips a "
+            "batch; if that is not meant, return the loss"
         )
 
 
@@ -49,20 +52,38 @@ def reject_without_gradient(task: LightningModule, loss: Tensor) -> None:
     )
 
 
-def skips_batches(task: LightningModule, strategy: str) -> str:
-    """The line for a batch that a task skips in one process."""
-    return (
-        f"strategy={strategy}: {_where(task, 'training_step')} returned None, which skips a batch; "
-        "if that is not meant, return the loss"
-    )
-
-
-def report_no_optimizer(task: LightningModule) -> None:
-    """Say that a task trains nothing."""
+def report_no_optimizer(task: LightningModule, optimizers: Iterable[Optimizer]) -> None:
+    """Say so if a task trains nothing."""
+    if not have_no_optimizer(optimizers):
+        return
     name = "configure_optimizers"
     is_own = is_overridden(name, task)
     what = f"{_where(task, name)} returned None" if is_own else f"{_name(task)} has no {name}"
     say(f"{what}: nothing is trained; return an optimizer, such as torch.optim.Adam(...)")
+
+
+def _reject_output(task: LightningModule, output: Any) -> None:
+    loss = output
+    if isinstance(output, Mapping):
+        loss = output.get("loss")
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return
+    step = _where(task, "training_step")
+    if output is None:
+        code = _code(task, "training_step")
+        if code is not None and _returns_nothing(code):
+            raise UserError(f"{step} returns nothing; end it with `return loss`")
+    elif loss is None:
+        keys = ", ".join(map(str, output)) or "none"
+        raise UserError(f"{step} returned a dict without a loss (keys: {keys}); add 'loss'")
+    elif isinstance(loss, Tensor):
+        raise UserError(
+            f"{step} returned a tensor of shape {tuple(loss.shape)}, and a loss is one number; "
+            "return its .mean()"
+        )
+    else:
+        given = f"{type(loss).__name__} ({in_short(loss, 30)})"
+        raise UserError(f"{step} returned a {given}; return the loss as a tensor, without .item()")
 
 
 def _name(task: LightningModule) -> str:
@@ -81,9 +102,10 @@ def _code(task: LightningModule, method: str) -> CodeType | None:
 
 
 def _returns_nothing(code: CodeType) -> bool:
-    """Whether no `return` of a function has a value."""
-    instructions = list(dis.get_instructions(code))
-    returned = [each for each in instructions if each.opname == "RETURN_CONST"]
-    returned += [value for value, each in pairwise(instructions) if each.opname == "RETURN_VALUE"]
-    is_none = [each.opname in ("LOAD_CONST", "RETURN_CONST") for each in returned]
-    return all(is_none) and all(each.argval is None for each in returned)
+    """Whether no `return` of a function, or of one within, has a value."""
+    try:
+        tree = ast.parse(dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError):
+        return False  # its source is not there
+    returns = [each for each in ast.walk(tree) if isinstance(each, ast.Return)]
+    return all(each.value is None for each in returns)

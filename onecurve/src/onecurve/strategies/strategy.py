@@ -29,12 +29,7 @@ from ..batch.resume import TrainingEpochs
 from ..batch.workers import keep_workers
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
-from ..compat.of_lightning import (
-    have_no_optimizer,
-    loaded_checkpoint,
-    move_optimizers,
-    shares_no_samples,
-)
+from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..compat.of_torch import never_captured
 from ..errors import UserError, say
 from ..optim.optimizers import keep_kernels, leave_unscaling, make_contiguous
@@ -50,12 +45,7 @@ from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
 from .pipeline.remote import restore
-from .returned import (
-    reject_output,
-    reject_without_gradient,
-    report_no_optimizer,
-    skips_batches,
-)
+from .returned import Outputs, reject_without_gradient, report_no_optimizer
 from .step import TaskStep
 from .step_log import syncing_over
 from .unsupported import explain_error, reject_scaled_rows
@@ -97,7 +87,6 @@ class OneCurve(CallbackAPI):
     world_size: int
     _layer_sync: LayerSync | None = None
     _loaders: int = 0
-    _reported_none: bool = False
     _is_first_step: bool = True
 
     def __init__(
@@ -117,6 +106,7 @@ class OneCurve(CallbackAPI):
         self.parallelisms = list(parallelisms)
         self.activation_checkpointing = activation_checkpointing
         self._axes = axes
+        self._outputs = Outputs()
         # Undone at the end of a fit or an evaluation.
         self._while_connected = ExitStack()
 
@@ -274,8 +264,8 @@ class OneCurve(CallbackAPI):
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Create the optimizers from this rank's parameters."""
         super().setup_optimizers(trainer)
-        if trainer.is_global_zero and have_no_optimizer(self.optimizers):
-            report_no_optimizer(self._connected_module)
+        if trainer.is_global_zero:
+            report_no_optimizer(self._connected_module, self.optimizers)
         for optimizer in self.optimizers:
             take_shards(optimizer, self.name)
         for parallelism in self.parallelisms:
@@ -348,23 +338,8 @@ class OneCurve(CallbackAPI):
     def _of_task(self, *args: Any) -> STEP_OUTPUT:
         """Call the task's training step, and reject what cannot train."""
         output = super().training_step(*args)
-        if self._connected_module.automatic_optimization:
-            self._check_output(output)
+        self._outputs.check(self._connected_module, output, self.name)
         return output
-
-    def _check_output(self, output: STEP_OUTPUT) -> None:
-        task = self._connected_module
-        reject_output(task, output)
-        if output is not None or self._reported_none:
-            return
-        if task.trainer.world_size > 1:
-            raise UserError(
-                f"strategy={self.name}: training_step of {type(task).__name__} returned None, "
-                "which skips a batch in one process alone; return the loss times 0, or use "
-                "strategy=single"
-            )
-        self._reported_none = True
-        say(skips_batches(task, self.name))
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
         return self._step.evaluate("validation_step", *args)
