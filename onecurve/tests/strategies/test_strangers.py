@@ -1184,6 +1184,11 @@ def test_a_weight_that_is_put_together_of_different_ones_is_named() -> None:
     assert not nothing
 
 
+def test_nothing_is_said_of_a_schedule_that_nobody_asked_for() -> None:
+    run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
+    assert "schedule" not in run((Stranger, None, "pipeline"))
+
+
 def test_batchnorm_on_a_single_sample_is_rejected() -> None:
     one: Case = (Normalized, onecurve.DP(), {"data": partial(DataLoader, Samples(), 3)})
     line = "strategy=dp: BatchNorm cannot compute statistics of one"

@@ -256,7 +256,9 @@ class Runner:
         """Find out from the first step whether a schedule can take the loss."""
         why = self._why_not(loss, called)
         self.by_schedule = self.stages.ranks.all_agree(why is None)
-        if not self.by_schedule and dist.get_rank() == 0:
+        # Where nobody asked for a schedule, nor declares a loss for one, gpipe needs no line.
+        asks = self.schedule != "1f1b" or callable(getattr(self.task, "loss", None))
+        if not self.by_schedule and asks and dist.get_rank() == 0:
             say(
                 f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
                 f"schedule={self.schedule} cannot take the loss of each micro-batch; "
