@@ -1001,7 +1001,8 @@ LINES: dict[str, Any] = {
         Normalized,
         "ddp",
         "strategy=ddp: BatchNorm cannot compute statistics of one sample",
-        {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True},
+        {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True}
+        | {"limit_train_batches": 1.0},
     ),
     "synchronized by PyTorch's own layer": (
         partial(Normalized, nn.SyncBatchNorm),
