@@ -78,6 +78,8 @@ class KeptChanges:
 
         return kept
 
+    # torch.compile would trace both, into a variant for every shape of a parameter.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, *_: Any) -> None:
         """Find the gathered parameters, which are the same objects each time."""
         if self._gathered:
@@ -87,6 +89,7 @@ class KeptChanges:
             if isinstance(shard, DTensor) and not isinstance(parameter, DTensor):
                 self._gathered.append((shard, Gathered.of(parameter)))
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _keep(self, *_: Any) -> None:
         for shard, parameter in self._gathered:
             if parameter.was_changed():
