@@ -2,6 +2,8 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
 
 from onecurve.app.plan import request_of
 from onecurve.planner.estimate import Estimate
+from onecurve.planner.layers import BATCH, Conditions, run_layer
 from onecurve.planner.network import Request
 from onecurve.planner.pipeline import stages_of
 from onecurve.strategies.mesh.sizes import Sizes
@@ -190,3 +194,48 @@ def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str, typed: tuple[st
                 assert one.activations <= 1.05 * held[kind] <= 1.6 * one.activations
                 continue
             assert getattr(one, kind) == pytest.approx(held[kind], rel=0.05, abs=64), (kind, rank)
+
+
+class Gated(nn.Module):
+    """Elementwise operations around matrix products, of which only some results need be kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(32)
+        self.gate, self.up, self.down = nn.Linear(32, 96), nn.Linear(32, 96), nn.Linear(96, 32)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        normed = self.norm(inputs).float()
+        gated = F.silu(self.gate(normed)) * torch.sigmoid(self.up(normed))
+        outputs: Tensor = inputs + self.down(gated)
+        return outputs
+
+
+def mean_loss(logits: Tensor) -> Tensor:
+    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("layer", "precision"),
+    [(Gated(), "32-true"), (Gated(), "bf16-mixed"), (mean_loss, "bf16-mixed")],
+    ids=["layer, 32 bits", "layer, 16 bits", "loss, 16 bits"],
+)
+def test_a_plan_knows_what_a_compiled_layer_keeps(layer: Any, precision: str) -> None:
+    """As a backend does that partitions like inductor, and generates no code."""
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+    context = autocast if precision == "bf16-mixed" else nullcontext
+    dtype = torch.bfloat16 if layer is mean_loss and context is autocast else torch.float32
+    inputs = torch.randn(BATCH, 32, dtype=dtype, requires_grad=True)
+    saved = Saved(layer if isinstance(layer, nn.Module) else nn.Identity())
+    compiled = torch.compile(layer, backend="aot_eager_decomp_partition")
+    with saved.hooks, context():
+        outputs = compiled(inputs)
+    planned = {}
+    for fused in (True, False):
+        each = run_layer(layer, (inputs,), Conditions(), {}, context, fused)
+        planned[fused] = each.held[0] * BATCH + each.held[1]
+        planned[fused] += BATCH * each.holds_input * each.input_bytes
+        planned[fused] += BATCH * each.holds_output * each.output_bytes
+    assert outputs.grad_fn is not None
+    assert planned[True] == pytest.approx(saved.now, rel=0.02, abs=64)
+    assert planned[True] < 0.9 * planned[False]

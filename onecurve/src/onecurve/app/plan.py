@@ -35,7 +35,7 @@ EXAMPLES = 2  # samples that are read from the data, for their shapes
 PRESETS = {"shard": "fsdp", "pipeline": "pipeline", "tensor": "tensor"}
 KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
 WIDTH = 150  # of a table that goes to a file
-UNFUSED = "activ. is of layers that are not compiled: compiled ones keep less"
+UNFUSED = "activ. with checkpointing is of layers that are not compiled: compiled ones keep less"
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
@@ -214,7 +214,7 @@ def _on_one_device(request: Request, cfg: DictConfig) -> str | None:
 def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
     title = "Meshes that fit, the fastest first: bytes of the fullest rank, and the step"
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
-    if request.network.fused:
+    if request.network.fused and any(each.checkpointing != "none" for each in estimates):
         table.caption, table.caption_justify = UNFUSED, "left"
     speed = "tokens/s" if request.network.length else "samples/s"
     for name in ("mesh", "runs as"):

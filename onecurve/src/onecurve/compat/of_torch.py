@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -172,6 +172,51 @@ def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
 def is_compiled_function(function: Callable[..., Any]) -> bool:
     """Whether a function was returned by `torch.compile`."""
     return hasattr(function, "_torchdynamo_orig_callable")
+
+
+class Compiled(NamedTuple):
+    """What enters and leaves a compiled forward pass, and what it keeps: those, or others."""
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    kept: list[Tensor]
+
+
+def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | None:
+    """What torch.compile keeps of a forward pass for the backward pass; None if there is none.
+
+    Its own partitioner decides that: it recomputes what costs little, unless the result would have
+    to be in memory anyway. No code is generated, and inputs need no data.
+    """
+    # Imported here, as only a plan for compiled layers needs them, and they take long.
+    from torch._functorch.aot_autograd import aot_function
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._inductor.decomposition import select_decomp_table
+
+    found: list[Compiled] = []
+
+    def partition(joint: Any, values: Any, **options: Any) -> tuple[Any, Any]:
+        forward, backward = min_cut_rematerialization_partition(joint, values, **options)
+        nodes, number = forward.graph.nodes, options["num_fwd_outputs"]
+        entering = [node for node in nodes if node.op == "placeholder"]
+        (leaving,) = next(node for node in nodes if node.op == "output").args
+        parts = (entering, leaving[:number], leaving[number:])
+        found.append(
+            Compiled(*(tensor_leaves([_value_of(node) for node in part]) for part in parts))
+        )
+        return forward, backward
+
+    def as_it_is(gm: Any, example_inputs: Any) -> Any:
+        return gm
+
+    table = select_decomp_table()
+    aot_function(function, as_it_is, partition_fn=partition, decompositions=table)(*inputs)
+    return found[0] if found else None
+
+
+def _value_of(node: Any) -> Any:
+    """The fake tensor of a node of a graph; nothing of one that is no tensor, or a constant."""
+    return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
 def let_recompile(limit: int) -> None:

@@ -89,7 +89,8 @@ class Estimate:
         precision = self.network.precision
         self.low = (precision.low or precision.stored).itemsize
         self.stored = precision.stored.itemsize
-        dtype = precision.of_layers(is_sharded(sizes))
+        self.has_units = is_sharded(sizes) or request.fsdp
+        dtype = precision.of_layers(self.has_units)
         self.conditions = Conditions(sizes.tensor, sizes.context, dtype, checkpointing)
         self.chain = self.network.chain(self.conditions)
         self.groups = {axis: group_of(sizes, axis, request.per_node) for axis in sizes._fields}
@@ -156,7 +157,7 @@ class Estimate:
         kinds = {id(chain[i]): i for layers in ranges for i in layers}.values()
         passing = max(chain[i].most - chain[i].held[0] + chain[i].output_bytes for i in kinds)
         total = max(0.0, passing) * samples
-        if self.shards > 1 and is_sharded(sizes):
+        if self.shards > 1 or self.request.fsdp:
             if sizes.pipeline > 1:
                 total += held.gathered * (self.low + self.stored)
             else:

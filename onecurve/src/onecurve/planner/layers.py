@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -21,7 +22,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from ..compat.of_torch import without_data
+from ..compat.of_torch import address_of, kept_by_compile, without_data
 from ..compat.patching import replaced
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
 from ..strategies.tensor.families import STYLES, is_divided, is_linear, is_transposed, share_counts
@@ -90,7 +91,8 @@ def run_layer(
     """Run a layer's forward pass, and its backward pass if it has one, on `BATCH` samples.
 
     Parameters may be on the meta device. `styles` tell how modules are sharded, by their names
-    within the layer. `fused`, elementwise operations are one pass over memory.
+    within the layer. `fused`, the layer is compiled: elementwise operations are one pass over
+    memory, and what is saved is what `_kept_if_compiled` says.
     """
     recorder, traffic = Recorder(), Traffic()
     with torch.inference_mode(False), torch.enable_grad(), without_data():
@@ -121,9 +123,12 @@ def run_layer(
             if edges:
                 gradients = [torch.empty(shape, dtype=dtype) for shape, dtype in shaped]
                 torch.autograd.backward(edges, gradients)
+        kept = None
+        if edges and fused and conditions.checkpointing == "none":
+            kept = _kept_if_compiled(layer, inputs, conditions, styles, autocast)
     later = {number for each in recorder.operations[forward:] for number in each.reads}
     done = recorder.operations
-    return Passes(
+    passes = Passes(
         forward=work(done[:forward], later | set(left), fused, BATCH),
         backward=work(done[forward:], set(), fused, BATCH),
         held=_by_sample(size for n, size in held.items() if n not in left and n not in entered),
@@ -136,6 +141,69 @@ def run_layer(
         traffic=traffic,
         outputs=tuple(_meta(*each) for each in described),
     )
+    if kept is None:
+        return passes
+    most = sum(kept.held) / BATCH + passes.output_bytes
+    return passes._replace(
+        held=_by_sample(kept.held),
+        holds_input=kept.holds_input,
+        holds_output=kept.holds_output and not passes.passes_on,
+        most=most,
+    )
+
+
+class Kept(NamedTuple):
+    """What a compiled forward pass saves for the backward pass; sizes in bytes."""
+
+    held: list[float]
+    holds_input: bool
+    holds_output: bool
+
+
+def _kept_if_compiled(
+    layer: nn.Module | Callable[..., Any],
+    inputs: Tensors,
+    conditions: Conditions,
+    styles: Mapping[str, str],
+    autocast: Autocast,
+) -> Kept | None:
+    """What torch.compile would save, by its own rules; None of a layer that it cannot take whole.
+
+    These save what a matrix product reads, even if it could be recomputed, and recompute the rest:
+    of a transformer's block the outputs of norms, attention and activation, but neither what the
+    norms make in float32 nor the softmax of the loss.
+    """
+    copy = state = None
+    if isinstance(layer, nn.Module):
+        copy = _copy_on_rank(layer, conditions, styles, Traffic())
+        state = {**dict(copy.named_parameters()), **dict(copy.named_buffers())}
+
+    def forward(state: Any, *inputs: Tensor) -> Any:
+        return functional_call(copy, state, inputs) if copy else layer(*inputs)
+
+    entering = [
+        torch.empty(x.shape, dtype=x.dtype, device=CPU, requires_grad=x.requires_grad)
+        for x in inputs
+    ]
+    try:
+        with autocast():
+            found = kept_by_compile(forward, state, *entering)
+    except Exception:  # torch.compile would take it in pieces, which save what is not compiled
+        return None
+    if found is None:
+        return None
+    of_inputs = found.inputs[len(state or ()) :]
+    kept = {_storage(value): float(value.untyped_storage().nbytes()) for value in found.kept}
+    outside = {_storage(value) for value in [*found.inputs, *found.outputs]}
+    return Kept(
+        [size for storage, size in kept.items() if storage not in outside],
+        any(_storage(value) in kept for value in of_inputs),
+        any(_storage(value) in kept for value in found.outputs),
+    )
+
+
+def _storage(tensor: Tensor) -> int:
+    return address_of(tensor.untyped_storage())
 
 
 def _by_sample(sizes: Iterable[float]) -> tuple[float, float]:
@@ -145,14 +213,21 @@ def _by_sample(sizes: Iterable[float]) -> tuple[float, float]:
     return grows / BATCH, sum(every) - grows
 
 
-def _on_rank(
+def _copy_on_rank(
     layer: nn.Module, conditions: Conditions, styles: Mapping[str, str], traffic: Traffic
-) -> Callable[..., Any]:
+) -> nn.Module:
     copy = with_tensors_on(CPU, {"layer": layer})["layer"]
     copy.train()
     if conditions.dtype is not None:
         _to_type(copy, conditions.dtype)
     _shard(copy, styles, conditions.tensor, traffic)
+    return copy
+
+
+def _on_rank(
+    layer: nn.Module, conditions: Conditions, styles: Mapping[str, str], traffic: Traffic
+) -> Callable[..., Any]:
+    copy = _copy_on_rank(layer, conditions, styles, traffic)
 
     def run(*inputs: Tensor) -> Any:
         return call_layer(copy, inputs)

@@ -68,7 +68,7 @@ class Network:
         targets: Targets of the loss: a tree of tensors with a row for each sample.
         plan: Styles of a tensor group by the names of modules.
         precision: Types of the run.
-        fused: Whether elementwise operations are one pass over memory.
+        fused: Whether layers are compiled: see `run_layer`.
     """
 
     def __init__(
@@ -319,6 +319,7 @@ class Request(NamedTuple):
     schedules: tuple[str, ...] = ("1f1b", "interleaved_1f1b", "zbv")  # those that pipelines may use
     microbatches: int | None = None  # of a pipeline; None for the best number
     checkpointing: tuple[str, ...] = ("none", "selective", "full")  # the first that fits is taken
+    fsdp: bool = False  # whether FSDP2 holds the parameters of a single rank, too
     free: float = 0.08  # share of the memory that is left free
 
     @property
