@@ -55,3 +55,11 @@ def test_its_parameters_are_those_of_the_paper(depth: int) -> None:
     """12 width² and 13 width a block; embeddings, a last norm, and a head of its own."""
     counted = sum(weight.numel() for weight in network(f"model.depth={depth}").parameters())
     assert counted == depth * (12 * 64**2 + 13 * 64) + (256 + 64) * 64 + 2 * 64 + 256 * 64
+
+
+def test_what_is_for_a_gpu_has_nearly_a_billion_weights() -> None:
+    config = composed("experiment=gpt_gpu")
+    with torch.device("meta"):
+        net = instantiate(config.model)
+    assert sum(weight.numel() for weight in net.parameters()) == 911_695_872
+    assert (config.compile, config.trainer.precision) == ("layer", "bf16-mixed")
