@@ -137,7 +137,7 @@ bench: bake ## run the benchmarks, on a project with the defaults; make bench BE
 	done; test -z "$$failed" || { echo "above a limit:$$failed"; exit 1; }
 
 # A machine without a network or .venv: PYTHONPATH=onecurve/src:benchmarks python3 -m gpu_check
-gpu: .venv/installed ## check and measure training on the GPU of this machine, in 8 minutes at most; see build/gpu
+gpu: .venv/installed ## check and measure training on the GPU of this machine, in 10 minutes at most; see build/gpu
 	PYTHONPATH='$(LIBRARY)/src:benchmarks' $(BIN)/python -m gpu_check --out build/gpu $(ARGS)
 
 docs: .venv/installed ## make the site: the template's pages, a project's, the library's, benchmarks; see build/docs/site

@@ -4,11 +4,12 @@ Source: A. Grattafiori et al., "The Llama 3 Herd of Models", 2024: grouped queri
 positions, SwiGLU, RMSNorm. A network on the meta device is enough for a plan.
 """
 
-from collections import OrderedDict
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import NamedTuple
 
 import torch
+from gpu_check.tasks import Block, in_order
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -87,35 +88,15 @@ class FeedForward(nn.Module):
         return outputs
 
 
-class Block(nn.Module):
-    """Attention and a feed-forward network, each added to what it was given."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(shape.width, eps=1e-5)
-        self.attention = Attention(shape)
-        self.mlp_norm = nn.RMSNorm(shape.width, eps=1e-5)
-        self.mlp = FeedForward(shape)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """What is added to its inputs, or passed on."""
-        inputs = inputs + self.attention(self.attention_norm(inputs))
-        outputs: Tensor = inputs + self.mlp(self.mlp_norm(inputs))
-        return outputs
-
-
 class Llama(nn.Sequential):
     """Tokens (N, T) to logits (N, T, vocabulary)."""
 
     def __init__(self, shape: Shape) -> None:
-        layers: OrderedDict[str, nn.Module] = OrderedDict(
-            embedding=nn.Embedding(shape.vocabulary, shape.width)
-        )
-        for number in range(shape.depth):
-            layers[f"block{number}"] = Block(shape)
-        layers["norm"] = nn.RMSNorm(shape.width, eps=1e-5)
-        layers["head"] = nn.Linear(shape.width, shape.vocabulary, bias=False)
-        super().__init__(layers)
+        norm = partial(nn.RMSNorm, shape.width, eps=1e-5)
+        blocks = [Block(Attention(shape), FeedForward(shape), norm) for _ in range(shape.depth)]
+        embedding = nn.Embedding(shape.vocabulary, shape.width)
+        head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        super().__init__(in_order(embedding, blocks, norm(), head))
 
     def tensor_plan(self) -> dict[str, str]:
         """How ranks share its layers."""

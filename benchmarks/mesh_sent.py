@@ -55,8 +55,9 @@ ROWS = (
     Row(
         "tensor",
         {"tensor": 2},
-        {"all-reduce": 4 * BLOCKS + 1, "all-gather": 1},
-        "two sums a block in each direction; the head's input backward, and its outputs",
+        {"all-reduce": 4 * BLOCKS + 4},
+        "two sums a block in each direction; the embedding; the head's input backward; two of the "
+        "loss, whose logits stay sharded",
     ),
     Row(
         "mesh",
@@ -74,8 +75,8 @@ ROWS = (
         "mesh",
         {"shard": 2, "tensor": 2},
         {
-            "all-reduce": 4 * BLOCKS + 1,
-            "all-gather": GATHERED + 1,
+            "all-reduce": 4 * BLOCKS + 4,
+            "all-gather": GATHERED,
             "reduce-scatter": UNITS,
         },
         "as fsdp and as tensor",

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import lightning
@@ -27,16 +29,14 @@ from onecurve.launch.process import redirect_output
 from onecurve.launch.worker import RankOptions
 
 from . import entries, large
-from .entries import DRAWS_NOISE, LARGE, TOLERANCES, Entry, matrix
+from .entries import DRAWS_NOISE, Entry, matrix
+from .loops import SETTINGS
+from .page import GOOD, Result, paragraphs
 
 SECONDS_OF_AN_ENTRY, SECONDS_OF_CODE = 60, 240
 """At most, of one that compiles nothing, and of one that does."""
 LEAST = 5
 """Seconds that must be left for an entry to begin."""
-GOOD = ("equal", "measured")
-
-Result = dict[str, Any]
-"""Of an entry: its name, whether it is required, its outcome, a reason, and what was measured."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     device = asked.device if asked.device != "auto" else "cuda" if machine.count_gpus() else "cpu"
     if device == "cuda" and not machine.count_gpus():
         stop(UserError("--device cuda: no GPU is seen here; use --device cpu"))
-    names = [LARGE, *(entry.name for entry in matrix(device == "cuda"))]
+    names = [*large.NAMES, *(entry.name for entry in matrix(device == "cuda"))]
+    if asked.profile:
+        names += [large.PROFILE, *large.CHANGES]
     if not any(_matches(name, asked.only) for name in names):
         stop(
             UserError(
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     begun = time.monotonic()
     found: list[Result] = []
     warm_up()
-    for each in _checks(device, asked.only, folder / "logs", begun + 60 * asked.minutes):
+    for each in _checks(device, asked, folder / "logs", begun + 60 * asked.minutes):
         found.append(each)
         _write(folder, device, time.monotonic() - begun, found)
         reason = f": {each['reason']}" if each["reason"] else ""
@@ -77,22 +79,39 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", default="gpu_check", help="the folder for the page (%(default)s)")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--minutes", type=float, default=8, help="time limit (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=10, help="time limit (%(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="of each loop that is measured (%(default)s)"
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="also show where a step's time goes, and what each setting is worth",
+    )
     parser.add_argument(
         "--only", nargs="+", default=["*"], metavar="GLOB", help="check these, such as 'mlp ddp *'"
     )
     return parser
 
 
-def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Result]:
+def _checks(device: str, asked: argparse.Namespace, logs: Path, end: float) -> Iterator[Result]:
+    only = asked.only
 
     def run(name: str, seconds: float, function: Callable[..., Any], *arguments: Any) -> Result:
         ranks = arguments[0].ranks if isinstance(arguments[0], Entry) else 1
         log = logs.absolute() / f"{name.replace(' ', '_')}.log"
         return _run(name, end, seconds, log, partial(function, *arguments), ranks)
 
-    if _matches(LARGE, only):
-        yield run(LARGE, SECONDS_OF_CODE, large.measured, device)
+    with TemporaryDirectory() as cache:
+        for network in SETTINGS:
+            yield from _side_by_side(network, device, asked, run, cache)
+        if asked.profile and _matches(large.PROFILE, only):
+            ours = f"{cache}/large {large.OURS}"
+            yield run(large.PROFILE, SECONDS_OF_CODE, large.profiled, device, ours)
+        for name in large.CHANGES:
+            if asked.profile and _matches(name, only):
+                found = run(name, SECONDS_OF_CODE, large.changed, name, device, cache)
+                yield {**found, "required": False}  # not every card has each kernel, and the memory
     wanted = [entry for entry in matrix(device == "cuda") if _matches(entry.name, only)]
     curves: dict[str, Any] = {}
     for task in dict.fromkeys(entry.task for entry in wanted if entry.task not in DRAWS_NOISE):
@@ -105,6 +124,34 @@ def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Re
         curve = curves.get(entry.task)
         found = run(entry.name, seconds, entries.check_entry, entry, device, curve)
         yield {**found, "required": entry.required}
+
+
+def _side_by_side(
+    network: str, device: str, asked: argparse.Namespace, run: Callable[..., Result], cache: str
+) -> Iterator[Result]:
+    """Measure the loops of a network by turns: each is the first of one; see `large.py`."""
+    names = [
+        name
+        for name, (of, _) in large.NAMES.items()
+        if of == network and _matches(name, asked.only)
+    ]
+    if network == "resnet" and names and find_spec("torchvision") is None:
+        why = {"outcome": "not run", "reason": "it needs torchvision", "seconds": 0.0}
+        yield from ({"name": name, "required": False, **why} for name in names)
+        return
+    turns: dict[str, list[Result]] = {name: [] for name in names}
+    for turn in range(asked.turns):
+        first = turn % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            if all(each["outcome"] == "measured" for each in turns[name]):
+                loop = large.NAMES[name]
+                folder = f"{cache}/{name}"
+                turns[name].append(
+                    run(name, SECONDS_OF_CODE, large.measured, *loop, device, folder)
+                )
+    for name in names:
+        bad = [each for each in turns[name] if each["outcome"] != "measured"]
+        yield bad[0] if bad else large.of_turns(turns[name])
 
 
 def _matches(name: str, globs: list[str]) -> bool:
@@ -160,7 +207,7 @@ def _write(folder: Path, device: str, seconds: float, found: Sequence[Result]) -
     facts = {**_machine(device), "seconds": round(seconds, 1), "failed": len(_failed(found))}
     record = json.dumps({**facts, "entries": list(found)}, indent=1)
     (folder / "gpu_check.json").write_text(record + "\n")
-    (folder / "gpu_check.md").write_text("\n\n".join(_paragraphs(facts, found)) + "\n")
+    (folder / "gpu_check.md").write_text("\n\n".join(paragraphs(facts, found)) + "\n")
 
 
 def _machine(device: str) -> dict[str, Any]:
@@ -174,70 +221,3 @@ def _machine(device: str) -> dict[str, Any]:
         "lightning": lightning.__version__,
         "python": platform.python_version(),
     }
-
-
-def _paragraphs(facts: dict[str, Any], found: Sequence[Result]) -> Iterator[str]:
-    cuda = f", CUDA {facts['cuda']}" if facts["cuda"] else ""
-    yield f"# onecurve on {facts['card']}"
-    yield f"torch {facts['torch']}, lightning {facts['lightning']}, Python {facts['python']}{cuda}"
-    bad = f"{facts['failed']} failed" if facts["failed"] else "none failed"
-    yield f"{len(found)} entries in {facts['seconds']:.0f} s; {bad}."
-    for each in found:
-        if each["name"] == LARGE and each["outcome"] == "measured":
-            yield from _measured(each, facts["device"])
-    compared = [each for each in found if "apart_from_cpu" in each]
-    if compared:
-        allowed = "; ".join(f"{name} {a:.0e} and {b:.0e}" for name, (a, b) in TOLERANCES.items())
-        yield "## Compared"
-        yield (
-            "The largest relative difference of a step's loss from a plain Trainer's in 32-true on "
-            "the CPU, and of a run that was resumed from one that was not interrupted. Allowed: "
-            f"{allowed}."
-        )
-        rows = [
-            f"| {each['name']} | {each['outcome']} | {_difference(each['apart_from_cpu'])} | "
-            f"{_difference(each['apart_when_resumed'])} | {each['seconds']:.1f} |"
-            for each in compared
-        ]
-        head = ["| | outcome | from the CPU | resumed | seconds |", "|---|---|---:|---:|---:|"]
-        yield "\n".join([*head, *rows])
-    others = [each for each in found if each["outcome"] not in GOOD]
-    if others:
-        yield "## What did not pass"
-        yield "\n".join(
-            f"- {each['name']}: {each['outcome']}: {each['reason']}"
-            + ("" if each["required"] else " (does not count)")
-            for each in others
-        )
-
-
-def _measured(large: Result, device: str) -> Iterator[str]:
-    stands_for = "" if device == "cuda" else ", which stands for 1 billion on a CPU"
-    of_process = "" if device == "cuda" else ", of the process with its libraries"
-    rows = {
-        "tokens a second": f"{large['tokens_per_second']:,.0f}",
-        "MFU": f"{large['mfu']:.1%}" if large["mfu"] else "no peak is known",
-        "peak memory": _in_words(large["peak_bytes"]) + of_process,
-        "the first step": f"{large['seconds_of_first_step']:.1f} s, and "
-        f"{large['seconds_to_end_of_first_step']:.1f} s with what comes before it",
-        "share of our code in a step": f"{large['share_of_our_code']:.1%} of the main thread",
-        "share of waiting for data": f"{large['data_share']:.1%}",
-    }
-    if "planned_bytes" in large:
-        rows["peak memory, planned"] = _in_words(large["planned_bytes"])
-        rows["tokens a second, planned"] = f"{large['planned_tokens_per_second']:,.0f}"
-    yield "## Measured"
-    yield (
-        f"A transformer of {large['parameters']:,} parameters{stands_for}; fsdp, bf16-mixed, "
-        f"compile=layer, {large['tokens_a_step']:,} tokens a step."
-    )
-    table = [f"| {name} | {value} |" for name, value in rows.items()]
-    yield "\n".join(["| | |", "|---|---:|", *table])
-
-
-def _difference(value: float | None) -> str:
-    return "its own noise" if value is None else f"{value:.1e}"
-
-
-def _in_words(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"

@@ -42,9 +42,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 # run from one that was not interrupted (a GPU adds in no fixed order), each relative.
 TOLERANCES = {"32-true": (1e-4, 1e-5), "bf16-mixed": (2e-2, 1e-2), "bf16-true": (5e-2, 2e-2)}
 
-LARGE = "large fsdp bf16-mixed compile"
-"""The one that is measured: see `large.py`."""
-
 
 class Entry(NamedTuple):
     """A run that is compared."""

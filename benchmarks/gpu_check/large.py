@@ -1,121 +1,88 @@
-"""A transformer of 1 billion parameters under FSDP2, bf16-mixed, compiled: how fast and how full.
+"""What is measured: a transformer of 1 billion parameters and ResNet-50, beside other loops.
 
-Tokens a second and MFU are those of ten steps after the first ten; the share of our code is that of
-five more, by cProfile: time in functions of this package, and in what they call of C. Profiling
-makes Python slower, so the share is an upper bound; what autograd's own threads run is not in it.
+The loops take turns, each time in a process of its own, so that neither a warm card nor what
+another has left favours one. The first turn compiles into an empty cache: its first step counts.
+
+The share of our code is that of five more steps, by cProfile: time in functions of this package,
+and in what they call of C. Profiling makes Python slower, so the share is an upper bound; what
+autograd's own threads run is not in it.
 """
 
 import cProfile
-import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 
 import onecurve
-from onecurve.callbacks.device_stats import peak_bytes, reset_peak
-from onecurve.callbacks.throughput import Throughput
 from onecurve.planner.hardware import HARDWARE, Hardware, cpu
 from onecurve.planner.meshes import best
 from onecurve.planner.network import Network, Precision, Request
-from onecurve.strategies.fsdp.strategy import FSDP
 from onecurve.strategies.layers import find_layers
 from onecurve.strategies.mesh.sizes import Sizes
 
-from .tasks import BILLION, TINY, Size, tokens, transformer
+from . import where
+from .loops import LOOPS, OURS, SETTINGS, run
+from .tasks import Size, transformer
 
-WINDOW, PROFILED = 10, 5
-OURS = str(Path(onecurve.__file__).parent)
-
-
-class Measured(Throughput):
-    """Also waits for the GPU where it looks at the clock, and profiles some steps."""
-
-    def __init__(self) -> None:
-        super().__init__(every_n_steps=WINDOW)
-        self.begun = self.step_begun = time.perf_counter()
-        self.facts: dict[str, float] = {}
-        self.profile = cProfile.Profile()
-
-    def on_train_batch_start(self, trainer: Trainer, *arguments: Any, **named: Any) -> None:
-        super().on_train_batch_start(trainer, *arguments, **named)
-        if trainer.global_step == 0:
-            self.step_begun = time.perf_counter()
-
-    def on_train_batch_end(self, trainer: Trainer, *arguments: Any, **named: Any) -> None:
-        step, device = trainer.global_step, trainer.strategy.root_device
-        if step in (1, WINDOW, 2 * WINDOW) and device.type == "cuda":
-            torch.cuda.synchronize()
-        if step == 1:
-            now = time.perf_counter()
-            self.facts["seconds_of_first_step"] = now - self.step_begun
-            self.facts["seconds_to_end_of_first_step"] = now - self.begun
-        if step == WINDOW:
-            reset_peak(device)
-        super().on_train_batch_end(trainer, *arguments, **named)
-        if step == 2 * WINDOW:
-            self.facts["peak_bytes"] = peak_bytes(device)
-            self.step_begun = time.perf_counter()
-            self.profile.enable()
-        if step == 2 * WINDOW + PROFILED:
-            self.profile.disable()
-            passed = time.perf_counter() - self.step_begun
-            self.facts["share_of_our_code"] = _seconds_of_ours(self.profile) / passed
+OF_US = str(Path(onecurve.__file__).parent)
+NAMES = {f"{network} {loop}": (network, loop) for network in SETTINGS for loop in LOOPS}
+PROFILE = "large profile"
+# Each differs in one thing, or in what goes together, from what is measured beside other loops.
+CHANGES: dict[str, dict[str, Any]] = {
+    "large, optimizer.fused=false": {"fused": False},
+    "large, the loss in 8 chunks": {"chunks": 8},
+    "large, strategy.reshard_after_forward=false": {"reshard": False},
+    "large, strategy=single": {"sharded": False},
+    "large, compile=whole": {"compiled": "whole"},
+    "large, compile=none": {"compiled": "none"},
+    "large, twice the batch": {"batch": 2},
+    "large, twice the batch, the loss in 8 chunks": {"batch": 2, "chunks": 8},
+    "large, half the batch, twice the length": {"batch": 0.5, "length": 2},
+    "large, flash attention": {"attention": "FLASH_ATTENTION"},
+    "large, cuDNN's attention": {"attention": "CUDNN_ATTENTION"},
+    "large, memory-efficient attention": {"attention": "EFFICIENT_ATTENTION"},
+}
 
 
-class Log(DummyLogger):
-    """Keeps the last values that Throughput logs."""
+def measured(network: str, loop: str, device: str, cache: str) -> dict[str, Any]:
+    """One turn of a loop; of ours also the share of our code, and what the planner expects."""
+    profile = cProfile.Profile() if loop == OURS else None
+    setting = SETTINGS[network]
+    facts, watched = run(loop, setting, device, cache, profile)
+    if profile:
+        facts["share_of_our_code"] = _seconds_of_ours(profile) / watched
+    if profile and network == "large":
+        facts |= _planned(setting.size(device == "cuda"), device, facts["peak_bytes"])
+    return facts
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.last: dict[str, float] = {}
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.last |= {name: float(value) for name, value in metrics.items()}
-
-
-def measured(device: str) -> dict[str, Any]:
-    """Train it, and plan it."""
-    size = BILLION if device == "cuda" else TINY
-    measures, log = Measured(), Log()
-    with torch.device(device):
-        task = transformer(size)
-    task.to(device)  # tells Lightning
-    parameters = sum(each.numel() for each in task.parameters())
-    strategy = FSDP()
-    strategy.compiled = "layer"
-    steps = 2 * WINDOW + PROFILED
-    parts = ("checkpointing", "progress_bar", "model_summary")
-    alone: dict[str, Any] = {f"enable_{part}": False for part in parts}
-    trainer = Trainer(
-        strategy=strategy,
-        accelerator=device,
-        devices=1,
-        precision="bf16-mixed",
-        max_steps=steps,
-        logger=log,
-        callbacks=[measures],
-        log_every_n_steps=1,
-        **alone,
-    )
-    trainer.fit(task, tokens(size, steps))
-    loss = float(trainer.callback_metrics["train/loss"])
-    speed = {name.removeprefix("throughput/"): value for name, value in log.last.items()}
-    facts = measures.facts
-    return {
-        "outcome": "measured" if loss == loss else "differs",
-        "reason": "" if loss == loss else "the loss is no number",
-        "parameters": parameters,
-        "tokens_a_step": size.batch * size.length,
-        "final_loss": loss,
-        "tokens_per_second": speed["samples_per_second"] * size.length,
-        "mfu": speed.get("mfu"),
-        "data_share": speed["data_share"],
-        **facts,
-        **_planned(size, device, facts["peak_bytes"]),
+def of_turns(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """What all turns of a loop have measured."""
+    windows = [seconds for turn in turns for seconds in turn["windows"]]
+    together = {
+        "windows": windows,
+        "seconds_of_step": median(windows),
+        "peak_bytes": max(turn["peak_bytes"] for turn in turns),
+        "seconds": round(sum(turn["seconds"] for turn in turns), 1),
     }
+    if "share_of_our_code" in turns[0]:
+        together["share_of_our_code"] = median(turn["share_of_our_code"] for turn in turns)
+    return {**turns[0], **together}
+
+
+def changed(name: str, device: str, cache: str) -> dict[str, Any]:
+    """Speed and memory with one of `CHANGES`."""
+    return run(OURS, SETTINGS["large"]._replace(**CHANGES[name]), device, cache)[0]
+
+
+def profiled(device: str, cache: str) -> dict[str, Any]:
+    """Where the time of a step goes."""
+    profile = where.profiler(device)
+    facts, watched = run(OURS, SETTINGS["large"], device, cache, profile)
+    shares, kernels = where.shares(profile.events() or [], watched)
+    return {**facts, "shares": shares, "kernels": kernels}
 
 
 def _seconds_of_ours(profile: cProfile.Profile) -> float:
@@ -123,11 +90,11 @@ def _seconds_of_ours(profile: cProfile.Profile) -> float:
     profile.create_stats()
     stats: dict[Any, Any] = profile.stats
     for (file, _, _), (_, _, own, _, callers) in stats.items():
-        if file.startswith(OURS):
+        if file.startswith(OF_US):
             seconds += own
         elif file == "~":  # of C
             for (caller, _, _), (_, _, in_it, _) in callers.items():
-                seconds += in_it if caller.startswith(OURS) else 0.0
+                seconds += in_it if caller.startswith(OF_US) else 0.0
     return seconds
 
 
@@ -142,7 +109,9 @@ def _planned(size: Size, device: str, peak: float) -> dict[str, Any]:
         precision=Precision.named("bf16-mixed"),
         fused=True,
     )
-    request = Request(network, _hardware(device), 1, 1, size.batch, checkpointing=("none",))
+    request = Request(
+        network, _hardware(device), 1, 1, size.batch, checkpointing=("none",), fsdp=True
+    )
     plan = best(request, Sizes())
     if isinstance(plan, str):
         return {"plan": plan}

@@ -1,6 +1,8 @@
-"""What is trained: an MLP, and transformers that predict the next token; their data are made up."""
+"""What is trained: an MLP, transformers that predict the next token, ResNets; on made-up data."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from onecurve.chunked_loss import chunked_cross_entropy
+from onecurve.data.in_memory import InMemoryImages, whole_batch
 from onecurve.strategies.context_parallel import positions
 
 FEATURES, CLASSES = 32, 10
@@ -32,12 +36,21 @@ TINY = Size(vocabulary=512, length=64, width=64, depth=2, heads=4, batch=8)
 
 
 class Task(LightningModule):
-    """Classes of samples, or of every position of a sequence."""
+    """Classes of samples, or of every position of a sequence.
 
-    def __init__(self, network: nn.Module, lr: float = 1e-3) -> None:
+    Args:
+        network: Inputs to logits.
+        lr: The learning rate.
+        fused: Whether AdamW is one kernel.
+        chunks: Compute the logits and their loss in so many chunks, inside of the last layer.
+    """
+
+    def __init__(
+        self, network: nn.Module, lr: float = 1e-3, fused: bool = False, chunks: int = 0
+    ) -> None:
         super().__init__()
         self.network = network
-        self.lr = lr
+        self.lr, self.fused, self.chunks = lr, fused, chunks
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.network(inputs)
@@ -51,12 +64,19 @@ class Task(LightningModule):
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         inputs, targets = batch
-        loss = self.loss(self(inputs), targets)
+        if self.chunks:
+            assert isinstance(self.network, nn.Sequential)
+            *layers, head = self.network
+            for layer in layers:
+                inputs = layer(inputs)
+            loss = head(inputs, targets, self.chunks).mean()
+        else:
+            loss = self.loss(self(inputs), targets)
         self.log("train/loss", loss)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+        return torch.optim.AdamW(self.parameters(), lr=self.lr, fused=self.fused or None)
 
 
 class Embedding(nn.Module):
@@ -97,15 +117,12 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each added to what it was given."""
+    """Attention and a feed-forward network, each added to what it was given."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, attention: nn.Module, mlp: nn.Module, norm: Callable[[], nn.Module]) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(size.width)
-        self.attention = Attention(size)
-        self.mlp_norm = nn.LayerNorm(size.width)
-        expand = nn.Linear(size.width, 4 * size.width)
-        self.mlp = nn.Sequential(expand, nn.GELU(), nn.Linear(4 * size.width, size.width))
+        self.attention_norm, self.attention = norm(), attention
+        self.mlp_norm, self.mlp = norm(), mlp
 
     def forward(self, inputs: Tensor) -> Tensor:
         inputs = inputs + self.attention(self.attention_norm(inputs))
@@ -114,24 +131,38 @@ class Block(nn.Module):
 
 
 class Head(nn.Linear):
-    """Vectors to logits."""
+    """Vectors to logits; with targets, to losses, in chunks."""
+
+    def forward(self, inputs: Tensor, targets: Tensor | None = None, chunks: int = 0) -> Tensor:
+        if targets is None:
+            return super().forward(inputs)
+        return chunked_cross_entropy(inputs, self.weight, targets, chunks)
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "vocab"}
 
 
-def transformer(size: Size) -> Task:
-    """Tokens (N, T) to logits (N, T, vocabulary)."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(size))
-    for number in range(size.depth):
-        layers[f"block{number}"] = Block(size)
-    layers["norm"] = nn.LayerNorm(size.width)
-    layers["head"] = Head(size.width, size.vocabulary, bias=False)
-    network = nn.Sequential(layers)
+def in_order(
+    embedding: nn.Module, blocks: Iterable[nn.Module], norm: nn.Module, head: nn.Module
+) -> OrderedDict[str, nn.Module]:
+    """The layers of a transformer, by their names."""
+    named = {f"block{number}": block for number, block in enumerate(blocks)}
+    return OrderedDict(embedding=embedding, **named, norm=norm, head=head)
+
+
+def transformer(size: Size, **options: Any) -> Task:
+    """Tokens (N, T) to logits (N, T, vocabulary); the options are those of the task."""
+    norm, wide = partial(nn.LayerNorm, size.width), 4 * size.width
+    blocks = []
+    for _ in range(size.depth):
+        mlp = nn.Linear(size.width, wide), nn.GELU(), nn.Linear(wide, size.width)
+        blocks.append(Block(Attention(size), nn.Sequential(*mlp), norm))
+    head = Head(size.width, size.vocabulary, bias=False)
+    network = nn.Sequential(in_order(Embedding(size), blocks, norm(), head))
     for parameter in network.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter, std=0.02)
-    return Task(network)
+    return Task(network, **options)
 
 
 def tokens(size: Size, steps: int) -> DataLoader[Any]:
@@ -141,6 +172,37 @@ def tokens(size: Size, steps: int) -> DataLoader[Any]:
     for place in range(size.length):
         tokens[:, place + 1] = (3 * tokens[:, place] + 1) % size.vocabulary
     return DataLoader(TensorDataset(tokens[:, :-1], tokens[:, 1:]), size.batch, pin_memory=True)
+
+
+class ChannelsLast(nn.Module):
+    """Images of bytes to what a network of convolutions is fastest with."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network.to(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        numbers = images.float().div(127.5).sub(1)
+        outputs: Tensor = self.network(numbers.contiguous(memory_format=torch.channels_last))
+        return outputs
+
+
+def resnet(is_large: bool, **options: Any) -> Task:
+    """ResNet-50 of torchvision, or a tiny one."""
+    from torchvision.models import resnet50  # not needed by anything else here
+    from torchvision.models.resnet import BasicBlock, ResNet
+
+    network = resnet50() if is_large else ResNet(BasicBlock, [1, 1, 1, 1], num_classes=CLASSES)
+    return Task(ChannelsLast(network), **options)
+
+
+def images(is_large: bool, steps: int) -> DataLoader[Any]:
+    """Each step the same: 256 of 224 pixels, or a few small ones."""
+    batch, pixels = (256, 224) if is_large else (8, 32)
+    drawn = torch.randint(256, (batch, 3, pixels, pixels), dtype=torch.uint8)
+    dataset = InMemoryImages(drawn, torch.arange(batch) % CLASSES)
+    order = [*range(batch)] * steps
+    return DataLoader(dataset, batch, sampler=order, pin_memory=True, collate_fn=whole_batch)
 
 
 def small_transformer() -> Task:

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from gpu_check import check
-from gpu_check.entries import LARGE, TOLERANCES, Entry
+from gpu_check.entries import TOLERANCES, Entry
+from gpu_check.large import NAMES, PROFILE
+from gpu_check.loops import BARE, LIGHTNING, OURS
+from gpu_check.where import row_of
 
 ONLY_TORCH = Path(__file__).parent / "only_torch"
 
@@ -82,13 +85,49 @@ def test_what_no_time_is_left_for_is_told_and_what_does_not_exist_rejected(
 
 
 @pytest.mark.long
-def test_the_large_one_is_measured(tmp_path: Path) -> None:
-    arguments = ["--device", "cpu", "--out", str(tmp_path), "--only", LARGE]
-    assert check.main(arguments) == 0
-    (large,) = found(tmp_path)["entries"]
-    assert large["outcome"] == "measured"
-    assert large["tokens_per_second"] > 0
-    assert 0 < large["share_of_our_code"] < 1
-    assert 0 < large["seconds_of_first_step"] <= large["seconds_to_end_of_first_step"]
-    assert large["planned_bytes"] == pytest.approx(sum(large["planned_bytes_of"].values()))
-    assert "which stands for 1 billion on a CPU" in (tmp_path / "gpu_check.md").read_text()
+def test_loops_are_measured_side_by_side(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--out", str(tmp_path), "--turns", "1", "--profile"]
+    chunked = "large, the loss in 8 chunks"
+    assert check.main([*arguments, "--only", *NAMES, PROFILE, chunked]) == 0
+    entries = {each["name"]: each for each in found(tmp_path)["entries"]}
+    assert [*entries] == [*NAMES, PROFILE, chunked]
+    for network in ("large", "resnet"):
+        bare, plain, ours = (entries[f"{network} {loop}"] for loop in (BARE, LIGHTNING, OURS))
+        # All train the same network on the same batches.
+        assert plain["final_loss"] == pytest.approx(bare["final_loss"], rel=1e-3)
+        assert ours["final_loss"] == pytest.approx(bare["final_loss"], rel=1e-3)
+        assert min(len(each["windows"]) for each in (bare, plain, ours)) == 2
+        assert min(each["seconds_of_first_step"] for each in (bare, plain, ours)) > 0
+        assert 0 < ours["share_of_our_code"] < 1
+        # What is hooked into a layer is not compiled with it, for each shape of its parameters.
+        assert 0 <= ours["graphs"] - bare["graphs"] <= 2
+    ours = entries[f"large {OURS}"]
+    assert ours["planned_bytes"] == pytest.approx(sum(ours["planned_bytes_of"].values()))
+    assert entries[chunked]["final_loss"] == pytest.approx(ours["final_loss"], rel=1e-2)
+    shares = entries[PROFILE]["shares"]
+    assert sum(shares.values()) == pytest.approx(1, abs=0.1)
+    assert min(shares[row] for row in ("attention", "loss", "matrix products", "optimizer")) > 0
+    page = (tmp_path / "gpu_check.md").read_text()
+    assert "which stands for a large one on a CPU" in page
+    assert page.count(f"| {BARE} | ") == page.count(f"| {LIGHTNING} | ") == 2
+    assert f"| {chunked.removeprefix('large, ')} | " in page
+
+
+KERNELS = {
+    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>": "attention",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_bprop": "attention",
+    "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT < aten::addmm": "matrix products",
+    "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32": "matrix products",
+    "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>": "optimizer",
+    "multi_tensor_apply_kernel<Copy> < aten::_foreach_copy_ < FSDP::all_gather": "communication",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
+    "triton_red_fused__log_softmax_nll_loss_forward_0": "loss",
+    "triton_per_fused_convert_element_type_native_layer_norm_1": (
+        "norms, activations and the rest"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_has_a_row(name: str) -> None:
+    assert row_of(name) == KERNELS[name]
