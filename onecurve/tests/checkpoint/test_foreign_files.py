@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from several_fits import Small, data, quiet_trainer
 from torch import nn
 
+import onecurve
 from onecurve.checkpoint.format import read_checkpoint, reject_incomplete_state, trained_config
 from onecurve.checkpoint.weights import load_weights
 from onecurve.errors import UserError
@@ -87,3 +89,25 @@ def test_keys_of_another_kind_are_named(file: Path) -> None:
         trained_config({"config": {"task": 3}}, file)
     with pytest.raises(UserError, match=r"has no optimizer_states, .* start a new run .* init="):
         reject_incomplete_state({"state_dict": {}}, file)
+
+
+class CompilesItsNetwork(Small):
+    def network(self) -> nn.Module:
+        compiled: nn.Module = torch.compile(super().network(), backend="eager")  # type: ignore[assignment]
+        return compiled
+
+
+@pytest.mark.parametrize("tasks", [(Small, CompilesItsNetwork), (CompilesItsNetwork, Small)])
+def test_a_run_resumes_with_a_network_that_is_compiled_or_no_longer_is(
+    tasks: tuple[type[Small], type[Small]], tmp_path: Path
+) -> None:
+    """torch.compile puts `_orig_mod` into the names of its weights."""
+    first, second = (task() for task in tasks)
+    trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
+    trainer.fit(first, data())
+    trainer.save_checkpoint(tmp_path / "first.ckpt")
+    resumed = quiet_trainer(onecurve.Single(), max_epochs=1)
+    resumed.fit(second, data(), ckpt_path=tmp_path / "first.ckpt", weights_only=True)
+    assert resumed.global_step == 3
+    for one, two in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, two)

@@ -127,9 +127,19 @@ def _shape(value: Any) -> str:
     return str(tuple(value.shape)) if hasattr(value, "shape") else "no tensor"
 
 
+COMPILED = "_orig_mod."
+"""What torch.compile of a part puts into the names of its weights."""
+
+
+def by_own_names(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state by this module's names, where a part is compiled in one of both alone."""
+    own = {name.replace(COMPILED, ""): name for name in module.state_dict()}
+    return {own.get(name.replace(COMPILED, ""), name): value for name, value in state.items()}
+
+
 def network_mismatch(task: LightningModule, checkpoint: dict[str, Any]) -> str | None:
     """How a checkpoint's weights differ in keys and shapes from a task's; None if they do not."""
-    own, other = task.state_dict(), checkpoint["state_dict"]
+    own, other = task.state_dict(), by_own_names(task, checkpoint["state_dict"])
     different = [f"{name} is only in the checkpoint" for name in other if name not in own]
     different += [f"{name} is not in the checkpoint" for name in own if name not in other]
     different += [

@@ -27,7 +27,7 @@ from torchmetrics import Metric
 from ..batch.random import kept_state
 from ..batch.resume import Place, TrainingEpochs
 from ..batch.share import shared_in_step
-from ..checkpoint.format import drop_modules
+from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
@@ -362,7 +362,8 @@ class CallbackAPI(Strategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load this rank's part of a full network's state."""
-        self._holder.load_state(self._connected_module, checkpoint["state_dict"], strict)
+        task = self._connected_module
+        self._holder.load_state(task, by_own_names(task, checkpoint["state_dict"]), strict)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """Like `lightning_module_state_dict`; parameters have Lightning's integer ids."""

@@ -20,7 +20,12 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer, see
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from ...checkpoint.format import network_mismatch, read_checkpoint, trained_config
+from ...checkpoint.format import (
+    by_own_names,
+    network_mismatch,
+    read_checkpoint,
+    trained_config,
+)
 from ...errors import UserError, in_short, nearest, of_the_project, user_error_behind
 
 # What constructors raise about their arguments. Other errors are bugs in them, and keep their
@@ -255,5 +260,5 @@ def load_trained(
             f"checkpoint={cfg.checkpoint}: {why}; its model or task has changed since: "
             "give one that was trained with what is there now"
         )
-    task.load_state_dict(checkpoint["state_dict"])
+    task.load_state_dict(by_own_names(task, checkpoint["state_dict"]))
     return Trained(task, data, config)
