@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -164,11 +165,15 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(cli: Cli) -> Refused:
-    """The one line with which a command must be rejected; it prints and leaves nothing else."""
+    """The one line with which a command must be rejected.
+
+    It leaves nothing, and prints no more than that it starts.
+    """
 
     def run(*arguments: str) -> str:
         outcome = cli(*arguments)
-        assert (outcome.status, outcome.out, outcome.runs) == (2, "", []), outcome.err
+        assert (outcome.status, outcome.runs) == (2, []), outcome.err
+        assert re.fullmatch(r"(starting \d process(es)? \.\.\.\n)?", outcome.out)
         (line,) = outcome.err.splitlines()
         return line
 

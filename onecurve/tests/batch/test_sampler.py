@@ -149,7 +149,7 @@ def test_loaders_that_cannot_be_shared_are_rejected() -> None:
     reject_shared(Collated(TEN, 4), 2)
     assert not has_indices(Own(TEN))
     reject_shared(Own(TEN, 4), 1)
-    with pytest.raises(UserError, match=r"Own .* 2 ranks cannot share .*; .*strategy=single"):
+    with pytest.raises(UserError, match=r"Own .* 2 ranks cannot share .*; .*strategy=Single"):
         reject_shared(Own(TEN, 4), 2)
 
 

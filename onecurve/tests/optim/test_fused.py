@@ -151,7 +151,7 @@ def test_the_default_is_used_where_the_kernel_does_not_work(
 
 def test_a_requested_kernel_that_does_not_exist_is_rejected() -> None:
     weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
-    with pytest.raises(UserError, match=r"^optimizer\.fused=true: .*SGD has no .*fused=auto$"):
+    with pytest.raises(UserError, match=r"^fused=True: .*SGD has no .*fused='auto'$"):
         build([weight], algorithm="torch.optim.SGD", lr=0.1, fused=True)
     kept = build([nn.Parameter(weight.real)], algorithm="torch.optim.SGD", lr=0.1, fused=True)
     assert kept.param_groups[0]["fused"] is True

@@ -124,6 +124,6 @@ def test_statistics_of_a_share_are_announced() -> None:
     for name, line in {"ddp": ddp, "fsdp": fsdp}.items():
         assert line == (
             f"strategy={name}: BatchNorm (net.1, net.4, net.7) has the statistics of a rank's "
-            "share of each batch, so the curve is not that of strategy=single; "
-            "trainer.sync_batchnorm=true computes those of the full batch"
+            "share of each batch, so the curve is not that of strategy=Single(); "
+            "Trainer(sync_batchnorm=True) computes those of the full batch"
         )

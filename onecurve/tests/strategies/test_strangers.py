@@ -37,6 +37,7 @@ from onecurve.parity import result
 from onecurve.strategies.tensor.families import ATTENTIONS, FEED_FORWARD
 from onecurve.strategies.tensor.plan import find_plan
 from onecurve.testing import assert_parity
+from onecurve.wording import in_python
 
 WIDTH, LENGTH = 8, 6
 
@@ -739,7 +740,7 @@ def test_parity_reports_layers_that_cannot_be_shared(strategy: str) -> None:
     made = STRATEGIES[strategy]()
     found = onecurve.parity(task, loaders, strategy=made, accelerator="cpu", steps=4)
     assert found.kinds == [kind]
-    assert f"Likely {kind}: {result.TO_DO[kind]}." in found.table()
+    assert f"Likely {kind}: {in_python(result.TO_DO[kind])}." in found.table()
 
 
 class Flattens(Attention):

@@ -21,6 +21,7 @@ from torch import distributed
 from .. import machine
 from ..errors import UserError, show_frames_of_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
+from ..wording import PROJECT
 from .addresses import HOST, gloo_on_loopback, listening_store, stay_on_this_machine
 from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .forkserver import end_with_the_parent
@@ -71,6 +72,8 @@ class RankOptions:
     verbose: Verbose = False  # which loggers log debug messages, see `Verbose`
     # How a rank starts processes, such as the workers of its loaders: as the script does.
     start_method: str = field(default_factory=multiprocessing.get_start_method)
+    # The project of a command, which a server of ranks that was there before does not know.
+    project: str | None = field(default_factory=lambda: os.environ.get(PROJECT))
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
@@ -93,6 +96,8 @@ def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> A
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs
+    if options.project is not None:
+        os.environ[PROJECT] = options.project
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = Breakpoint(rank, options.debug_rank)
     stay_on_this_machine(ranks)

@@ -25,6 +25,7 @@ from onecurve.launch import agent
 from onecurve.parity import result
 from onecurve.strategies.callback_api import CallbackAPI
 from onecurve.testing import assert_parity
+from onecurve.wording import in_python
 
 
 class Plain(Small):
@@ -417,7 +418,7 @@ def test_a_difference_has_its_likely_kind(name: str) -> None:
     kind, *others = found.kinds
     assert others == OTHERS.get(name, [])
     assert name.startswith(kind), found.table()
-    assert f"Likely {kind}: {result.TO_DO[kind]}." in found.table()
+    assert f"Likely {kind}: {in_python(result.TO_DO[kind])}." in found.table()
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])

@@ -76,7 +76,7 @@ def test_unknown_units_are_rejected(wrap: Any, words: str) -> None:
 
 def test_so_are_unknown_methods() -> None:
     check_methods(Task(), ["forward"])
-    with pytest.raises(UserError, match=r"forward_methods=\[encode\]: no module of Task has"):
+    with pytest.raises(UserError, match=r"forward_methods=\['encode'\]: no module of Task has"):
         check_methods(Task(), ["encode"])
 
 

@@ -207,7 +207,7 @@ def outcomes(shared: Shared) -> Any:
 def test_what_needs_all_gradients_is_refused(outcomes: Any, module: Any) -> None:
     refusal = outcomes[module.__name__]
     assert_rejected(refusal, REFUSED[module])
-    assert "strategy=ddp" in refusal or "strategy=fsdp" in refusal
+    assert "strategy=DDP()" in refusal or "strategy=FSDP()" in refusal
 
 
 @pytest.mark.compares

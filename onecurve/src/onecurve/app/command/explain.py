@@ -260,7 +260,7 @@ def _removed_by_choice(text: str, chosen: Chosen) -> str | None:
                 for entry in _entries_of(group, choice)
             ]
             instead = " ".join(entries) or shlex.quote(f"{group}=[]")
-            return f"{word}: removes no single entry of {group}; use {instead}"
+            return f"{word}: removes no single entry of {group}; use {instead} instead"
     return None
 
 
