@@ -15,7 +15,7 @@ from baking import TEMPLATE, files_of
 from clones import clone, git
 
 BIN = Path(sys.executable).parent
-MAX_BYTES = 440 * 1024
+MAX_BYTES = 460 * 1024
 
 
 def bake_by(command: str, template: str, folder: Path) -> Path:

@@ -13,6 +13,8 @@ import yaml
 from baking import LIBRARY, TEMPLATE, bake, environment_of, files_of
 from manifests import mistakes
 
+from onecurve.errors import better
+
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
 MANIFESTS = ("katib", "pytorchjob", "trainjob", "volume")
 # Each a slip of a finger in a manifest as it is laid down.
@@ -131,8 +133,9 @@ def test_each_starter_has_its_image_and_its_search(tmp_path: Path, starter: str)
     assert models
     assert all((project / f"configs/model/{model}.yaml").is_file() for model in models)
     train = yaml.safe_load((project / "configs/train.yaml").read_text())
-    assert spec["objective"]["objectiveMetricName"] == train["monitor"]
-    assert spec["objective"]["type"] == {"max": "maximize", "min": "minimize"}[train["mode"]]
+    monitor = train["monitor"]
+    assert spec["objective"]["objectiveMetricName"] == monitor
+    assert spec["objective"]["type"] == {"max": "maximize", "min": "minimize"}[better(monitor)]
     assert mistakes((project / "deploy/katib.yaml").read_text()) == []
 
 
