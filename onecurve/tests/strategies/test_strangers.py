@@ -241,11 +241,52 @@ class CallsParts(Stranger):
         return self.model.layers(batch["inputs"]) + self.model.shift  # type: ignore[operator]
 
 
+class Headed(nn.Module):
+    """Its layers have no bias, as those of language models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = pair()
+        for layer in self.layers[::2]:
+            layer.register_parameter("bias", None)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.layers(inputs)
+
+
+class CallsLayers(Stranger):
+    """Past the module that holds them: what a rank has of their weights is all that it needs."""
+
+    def __init__(self) -> None:
+        super().__init__(Headed)
+
+    def outputs(self, batch: Any) -> Any:
+        return self.model.layers(batch["inputs"])  # type: ignore[operator]
+
+
 class HasNoOptimizer(Stranger):
     """As a memory bank has none."""
 
     def configure_optimizers(self) -> None:
         return None
+
+
+class FreezesInItsStep(Stranger):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.global_step == 2:
+            self.model[0].requires_grad_(False)  # type: ignore[index]
+        return super().training_step(batch, batch_idx)
+
+
+class BoundsInItsStep(Stranger):
+    @torch.no_grad()
+    def bound(self) -> None:
+        for parameter in self.parameters():
+            parameter.clamp_(-0.1, 0.1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.bound()
+        return super().training_step(batch, batch_idx)
 
 
 class PenaltyOnItsOwn(Scaled):
@@ -275,6 +316,55 @@ class BackwardByHand(ByHand):
 
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
+
+
+class Adversaries(LightningModule):
+    """Two networks with an optimizer each, which take turns within a step, as in a GAN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.maker, self.critic = pair(), pair()
+
+    def loss(self, batch: Any, of: str) -> Tensor:
+        made = self.maker(batch["inputs"])
+        return F.mse_loss(
+            self.critic(made if of == "maker" else made.detach().cos()), batch["labels"]
+        )
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizers: Any = self.optimizers()
+        for name, optimizer in zip(("maker", "critic"), optimizers, strict=True):
+            self.toggle_optimizer(optimizer)
+            loss = self.loss(batch, name)
+            self.log(name, loss)
+            self.manual_backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            self.untoggle_optimizer(optimizer)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val", self.loss(batch, "maker"))
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (self.maker, self.critic)]
+
+
+class AdversariesOfPyTorch(Adversaries):
+    """As code that comes from plain PyTorch: zeroes, freezes and bounds by the modules alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizers: Any = self.optimizers()
+        for name, optimizer in zip(("maker", "critic"), optimizers, strict=True):
+            with torch.no_grad():
+                for parameter in self.critic.parameters():
+                    parameter.clamp_(-0.1, 0.1)
+            self.critic.requires_grad_(name == "critic")
+            self.zero_grad()
+            loss = self.loss(batch, name)
+            self.manual_backward(loss)
+            optimizer.step()
+            self.log_dict({name: loss, f"{name} after": self.loss(batch, name)})
 
 
 class ClipsItself(Stranger):
@@ -632,6 +722,8 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "methods": partial(onecurve.FSDP, forward_methods=["encode"]),
     "finer": partial(onecurve.FSDP, wrap=["Sequential"]),
     "tensor": onecurve.Tensor,
+    "tensor methods": partial(onecurve.Tensor, forward_methods=["encode"]),
+    "tensor finer": partial(onecurve.Tensor, wrap=["Sequential"]),
     "sequence": partial(onecurve.Tensor, sequence=True),
     "context": partial(onecurve.mesh, context=2),
     "pipeline": onecurve.Pipeline,
@@ -658,16 +750,19 @@ EQUAL = [
     *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ChangesWeights)),
     *((task, "fsdp") for task in (ScaledByANumber, ScaledLate)),
     (RemovesGradients, "ddp"),
-    *((CallsAMethod, name) for name in ("methods", "tensor")),
+    *((CallsAMethod, name) for name in ("methods", "tensor methods")),
     *((CallsByName, name) for name in ("fsdp", "tensor")),
-    *((CallsParts, name) for name in ("finer", "tensor")),
+    *((CallsParts, name) for name in ("finer", "tensor finer")),
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),
     *((task, "pipeline") for task in (LooksAtTheMode, Pruned, HasNoOptimizer)),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
     *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
+    *((task, "tensor") for task in (FreezesInItsStep, BoundsInItsStep)),
     *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
+    *((Adversaries, name) for name in ("ddp", "fsdp", "pipeline", "tensor", "shards of tensor")),
+    *((AdversariesOfPyTorch, name) for name in ("fsdp", "tensor")),
     *(pytest.param(task, "fsdp", marks=BY_HAND) for task in (ByHand, BackwardByHand, OfSomeInputs)),
 ]
 
@@ -1042,6 +1137,7 @@ LINES: dict[str, Any] = {
         "strategy=fsdp: CallsAMethod calls model.encode (test_strangers.py:",
     ),
     "part": (CallsParts, "fsdp", "CallsParts calls model.layers (test_strangers.py:"),
+    "part of tensor": (CallsLayers, "tensor", "CallsLayers calls model.layers (test_strangers.py:"),
     "norms": (LogsNorms, "fsdp", "use self.trainer.strategy.gradient_norm()"),
     **{
         f"averaged, {name}": (Averaged, name, "use onecurve.ExponentialMovingAverage or")

@@ -126,11 +126,6 @@ def clipping_replaced(norm: Callable[..., Tensor], scale: Callable[..., None]) -
 # PyTorch: modules, tensors, operators
 
 
-def let_gather(unit: FSDPModule) -> None:
-    """Prepare a unit as its first call does; outer units first."""
-    unit._get_fsdp_state()._lazy_init()
-
-
 def begin_backward(unit: FSDPModule) -> None:
     """Gather a unit for the backward pass that begins, and let FSDP2 end that pass.
 

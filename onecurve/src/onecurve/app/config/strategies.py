@@ -90,10 +90,16 @@ class DDP(Ranks, extra="allow"):
         yield from _unshared_batch(run, run.world_size)
 
 
-class _Sharding(Ranks):
+class _Units(Ranks):
     wrap: Literal["layer", "min_params"] | list[str] = Field(
         "layer", description="What is gathered at once: layer, min_params, or class names."
     )
+    forward_methods: list[str] = Field(
+        [], description="Methods beside forward that use a module's parameters: [encode,decode]."
+    )
+
+
+class _Sharding(_Units):
     min_params: int = Field(1000000, ge=1, description="For wrap=min_params: the size of a unit.")
     reshard_after_forward: Literal["auto"] | bool = Field(
         "auto",
@@ -101,9 +107,6 @@ class _Sharding(Ranks):
         "of the last layers, whose backward pass follows at once.",
     )
     cpu_offload: bool = Field(False, description="Keep and update shards in the CPU's memory.")
-    forward_methods: list[str] = Field(
-        [], description="Methods beside forward that use a module's parameters: [encode,decode]."
-    )
 
 
 class _Tensors(Ranks):
@@ -182,7 +185,7 @@ class FSDP(_Sharding):
         yield from _unshared_batch(run, run.world_size)
 
 
-class Tensor(_Tensors):
+class Tensor(_Tensors, _Units):
     """A shard of every layer in each process."""
 
     replicas: int = Field(1, ge=1, description="Groups of ranks that hold all layers each.")

@@ -22,7 +22,6 @@ from ...compat.of_lightning import callbacks_of
 from ...compat.of_torch import (
     at_end_of_backward,
     begin_backward,
-    let_gather,
     reduce_late_gradients,
     tree_leaves,
 )
@@ -120,11 +119,6 @@ class ShardedParameters(Parallelism):
 
     def begin(self, task: LightningModule) -> None:
         self._units = _units(task)
-        # One shard is all: gathered for the whole of a step, a module may be used in any way.
-        self._keeps_all = self.ranks.sizes.shard == self.ranks.sizes.pipeline == 1
-        for unit in self._units if self._keeps_all else ():
-            let_gather(unit)
-            unit.set_reshard_after_backward(False)
         # Between the forward and the backward pass, where gathered parameters have no gradients.
         self._zeroing_is_watched = is_overridden("optimizer_zero_grad", task) or any(
             is_overridden("on_before_zero_grad", each)
@@ -136,9 +130,6 @@ class ShardedParameters(Parallelism):
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         task = self.step.module
         self._unseen.clear()
-        if self._keeps_all:
-            for unit in self._units:
-                unit.unshard()
         with stays_gathered(task):
             output = step()
         if name != "training_step" or output is None or self._zeroing_is_watched:
@@ -165,19 +156,13 @@ class ShardedParameters(Parallelism):
 
     def _backward_begins(self, _: Tensor) -> None:
         at_end_of_backward(self._reduce_late)
-        for unit in self._units:
-            if self._keeps_all or unit in self._unseen:
+        for unit in self._units:  # in the same order on all ranks
+            if unit in self._unseen:
                 begin_backward(unit)
-        if self._keeps_all:
-            at_end_of_backward(self._free)
 
     def _reduce_late(self) -> None:
         for unit in self._units:
             reduce_late_gradients(unit)
-
-    def _free(self) -> None:
-        for unit in self._units:
-            unit.reshard()
 
     # State
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Partial
 from torch.nn import functional as F
 
+from ..unsupported import MIXED
 from .regions import Region, full_sum, own_rows
 
 
@@ -69,7 +70,12 @@ def heads_forward(
 
 def local(parameter: Any) -> Any:
     """This rank's shard of a parameter, or None; differentiable."""
-    return None if parameter is None else parameter.to_local()
+    if parameter is None:
+        return None
+    if parameter.device_mesh.ndim > 1:
+        # FSDP2 has not gathered it for a call, and would not average its gradients over replicas.
+        raise RuntimeError(MIXED)
+    return parameter.to_local()
 
 
 def summand(region: Region, bias: Tensor | None) -> Tensor | None:

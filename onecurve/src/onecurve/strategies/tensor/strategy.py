@@ -14,7 +14,7 @@ Source: M. Shoeybi et al., "Megatron-LM", 2019; V. Korthikanti et al., "Reducing
 Recomputation in Large Transformer Models", 2022 (sequence).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lightning.pytorch.strategies import DDPStrategy
 
@@ -36,6 +36,8 @@ class Tensor(OneCurve, DDPStrategy):
         activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
         backend: The process group backend: see `OneCurve`.
+        wrap: What is called as a whole, and gathered for it: see `FSDP`.
+        forward_methods: Methods beside `forward` that the task calls by their names: see `FSDP`.
     """
 
     name = "tensor"
@@ -48,13 +50,18 @@ class Tensor(OneCurve, DDPStrategy):
         activation_checkpointing: Recomputed = "none",
         timeout_seconds: float = 300,
         backend: Backend = "auto",
+        wrap: str | Sequence[str] = "layer",
+        forward_methods: Sequence[str] = (),
     ) -> None:
+        # With a single shard there is nothing to free.
+        sharding = Sharding(
+            wrap, reshard_after_forward=False, forward_methods=tuple(forward_methods)
+        )
         super().__init__(
             {"replicate": replicas, "tensor": "auto"},
             [
                 TensorParallel(plan, sequence),
-                # With a single shard there is nothing to free.
-                ShardedParameters(Sharding(reshard_after_forward=False)),
+                ShardedParameters(sharding),
             ],
             activation_checkpointing,
             backend,
