@@ -5,6 +5,7 @@ from contextlib import redirect_stderr
 from io import StringIO
 from typing import Any
 
+import pytest
 import torch
 import warm_ranks
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
 
+PYTORCHS = F.batch_norm
 SAMPLES, BATCH = 12, 5  # four ranks share five samples, and the two that remain
 
 
@@ -103,6 +105,21 @@ def test_synchronized_statistics_are_those_of_one_process() -> None:
         assert one.keys() == other.keys()
         for name, value in one.items():
             assert torch.allclose(value, other[name], rtol=1e-11, atol=1e-11), (name, settings)
+
+
+@pytest.mark.parametrize(("strategy", "devices"), [(onecurve.Single, 1), (onecurve.DP, 2)])
+def test_one_process_pays_nothing(
+    strategy: type[Any], devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+
+    def forward(self: Normalized, inputs: Tensor) -> Any:
+        called.append(F.batch_norm)
+        return self.net(inputs)
+
+    monkeypatch.setattr(Normalized, "forward", forward)
+    trained(strategy(), devices, limit_train_batches=1, limit_val_batches=1)
+    assert set(called) == {PYTORCHS}
 
 
 def said(strategy: Any, **options: Any) -> str:
