@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..compat.of_torch import does_not_unscale, local_shard, tree_map_only
+from ..compat.of_torch import does_not_unscale, local_shard, never_captured, tree_map_only
 from ..errors import UserError, in_short, nearest
 
 NamedParameters = Iterable[tuple[str, nn.Parameter] | nn.Parameter]
@@ -233,6 +233,14 @@ def leave_unscaling(optimizer: Optimizer, is_scaled: bool) -> None:
         does_not_unscale(optimizer)
     elif getattr(optimizer, "may_unfuse", False):
         _unfuse(optimizer)
+
+
+def prepare_kernels(optimizer: Optimizer, device: torch.device, is_scaled: bool) -> None:
+    """Before a fit: what `keep_kernels` and `leave_unscaling` say; nothing on a CPU is captured."""
+    keep_kernels(optimizer)
+    leave_unscaling(optimizer, is_scaled)
+    if device.type == "cpu":
+        never_captured(optimizer)
 
 
 def keep_kernels(optimizer: Optimizer) -> None:

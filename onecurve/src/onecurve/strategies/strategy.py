@@ -30,9 +30,8 @@ from ..batch.workers import keep_workers
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
-from ..compat.of_torch import never_captured
 from ..errors import UserError, say
-from ..optim.optimizers import keep_kernels, leave_unscaling, make_contiguous
+from ..optim.optimizers import make_contiguous, prepare_kernels
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
 from .batchnorm import is_exact, report_statistics_of_shares, synchronized
@@ -42,7 +41,7 @@ from .drift import Drift
 from .fsdp.state import replacements_noted, take_shards
 from .layout import lay_out, move, reject_other_shards
 from .manual_backward import manual_backward, pytorchs_backward
-from .mesh.ranks import Ranks
+from .mesh.ranks import laid_out
 from .parallelism import Parallelism
 from .pipeline.remote import restore
 from .returned import Outputs, reject_without_gradient, report_no_optimizer
@@ -148,7 +147,9 @@ class OneCurve(CallbackAPI):
     def _first_step(self) -> TaskStep:
         stream = RankStream(0, apart=())
         if self._axes is not None:
-            self.ranks = ranks = self._laid_out(self._axes)
+            timeout: timedelta | None = getattr(self, "_timeout", None)
+            here = (self.global_rank, self.world_size, self.root_device, timeout)
+            self.ranks = ranks = laid_out(self.name, self._axes, *here)
             sizes = ranks.sizes
             self.parallelisms = [each for each in self.parallelisms if each.is_needed(sizes)]
             self.samples_group = ranks.samples_group
@@ -157,16 +158,6 @@ class OneCurve(CallbackAPI):
                 apart = tuple(Draws) if sizes.data_parallel > 1 else (Draws.STEP,)
                 stream = RankStream(ranks.data_parallel_rank, apart)
         return TaskStep(self.ranks, stream, self._call_task, self.precision_plugin.forward_context)
-
-    def _laid_out(self, axes: Mapping[str, int | Literal["auto"]]) -> Ranks:
-        timeout: timedelta | None = getattr(self, "_timeout", None)
-        try:
-            return Ranks(axes, self.global_rank, self.world_size, self.root_device, timeout)
-        except ValueError as error:
-            raise UserError(
-                f"strategy={self.name}: {error}, and there are {self.world_size}; let the product "
-                "of all axes be the number of ranks"
-            ) from None
 
     def _get_process_group_backend(self) -> str:
         backend: str = super()._get_process_group_backend()  # type: ignore[misc]
@@ -191,10 +182,7 @@ class OneCurve(CallbackAPI):
                     say(line)
         scaler = getattr(self.precision_plugin, "scaler", None)
         for optimizer in self.optimizers:
-            keep_kernels(optimizer)
-            leave_unscaling(optimizer, is_scaled=scaler is not None)
-            if self.root_device.type == "cpu":
-                never_captured(optimizer)
+            prepare_kernels(optimizer, self.root_device, is_scaled=scaler is not None)
         self._step.patch()
         for parallelism in self.parallelisms:
             parallelism.begin(task)
@@ -207,9 +195,8 @@ class OneCurve(CallbackAPI):
             self._while_connected.enter_context(synchronized(self._step, self.samples_group))
         self._is_first_step, self.drift = True, None
         if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
-            self.drift = Drift(
-                *(task, self.name, self.root_device, self.samples_group, self.is_global_zero)
-            )
+            here = (self.root_device, self.samples_group, self.is_global_zero)
+            self.drift = Drift(task, self.name, *here)
         context = self.ranks and self.ranks.context_group
         sees_some = self.data_parallel_size > 1 or context is not None
         if (sees_some or self.parts_group) and trainer.state.fn == TrainerFn.FITTING:

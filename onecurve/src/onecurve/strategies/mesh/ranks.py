@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ...errors import UserError
 from .sizes import Sizes, filled
 
 
@@ -121,3 +122,20 @@ def each_rank_has(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
+
+
+def laid_out(
+    strategy: str, axes: Mapping[str, int | Literal["auto"]], rank: int, world_size: int, *here: Any
+) -> Ranks:
+    """The ranks of a strategy along its axes; `here` is what else `Ranks` takes.
+
+    Raises:
+        UserError: If their product is not the number of ranks.
+    """
+    try:
+        return Ranks(axes, rank, world_size, *here)
+    except ValueError as error:
+        raise UserError(
+            f"strategy={strategy}: {error}, and there are {world_size}; let the product of all "
+            "axes be the number of ranks"
+        ) from None
