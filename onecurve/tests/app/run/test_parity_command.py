@@ -508,7 +508,8 @@ def test_the_command(
     outcome = cli("parity.py", *chosen, *TINY, f"strategy={strategy}")
     assert outcome.status == status, outcome.err
     table = (outcome.run / "parity.txt").read_text()
-    assert table in outcome.out
+    if strategy == "single":  # what a rank prints goes where the server of ranks began to
+        assert table in outcome.out
     assert outcome.metrics == {"status": "finished", "strategy": strategy, "equal": status == 0}
     page = outcome.run / "parity.html"
     if status:
