@@ -311,6 +311,16 @@ class ByHand(Scaled):
         optimizer.step()
 
 
+class ZeroesByItself(ByHand):
+    """By the method of the module, instead of the optimizer's."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.zero_grad()
+        self.manual_backward(Scaled.training_step(self, batch, batch_idx))
+        optimizer: Any = self.optimizers()
+        optimizer.step()
+
+
 class BackwardByHand(ByHand):
     """As code that comes from plain PyTorch has it, which asks no Trainer."""
 
@@ -763,6 +773,7 @@ EQUAL = [
     *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
     *((Adversaries, name) for name in ("ddp", "fsdp", "pipeline", "tensor", "shards of tensor")),
     *((AdversariesOfPyTorch, name) for name in ("fsdp", "tensor")),
+    *((ZeroesByItself, name) for name in ("fsdp", "tensor")),
     *(pytest.param(task, "fsdp", marks=BY_HAND) for task in (ByHand, BackwardByHand, OfSomeInputs)),
 ]
 

@@ -171,6 +171,7 @@ def steps_as_forward(module: LightningModule) -> Iterator[None]:
             # By it Lightning reads which arguments a step takes.
             made: Any = vars(module)[name]
             getattr(made, "__func__", made).__wrapped__ = getattr(method, "__wrapped__", method)
+        stack.enter_context(replaced(module, "zero_grad", changes.zeroing(module.zero_grad)))
         if isinstance(module, FSDPModule):
             # FSDP2 makes the first module that is called the root: make sure that it is the task,
             # even if a callback calls a submodule first.

@@ -78,6 +78,20 @@ class KeptChanges:
 
         return kept
 
+    def zeroing(self, zero_grad: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `zero_grad`: gradients are those of shards, which a unit does not have gathered."""
+
+        @wraps(zero_grad)
+        def zeroed(set_to_none: bool = True) -> None:
+            zero_grad(set_to_none)
+            for shard in self._shards.values():
+                if set_to_none:
+                    shard.grad = None
+                elif shard.grad is not None:
+                    shard.grad.zero_()
+
+        return zeroed
+
     # torch.compile would trace both, into a variant for every shape of a parameter.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, *_: Any) -> None:
