@@ -8,7 +8,7 @@ from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
 from several_fits import Small, quiet_trainer
 from several_fits import data as small_data
 from small.task import Batch, Classification
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from zoo.data import pairs
 from zoo.tasks import TimeMajor
@@ -96,10 +96,11 @@ class Counts(Small):
         super().__init__()
         self.register_buffer("center", torch.zeros(()))
         self.register_buffer("calls", torch.zeros(()))
+        self.norm = nn.BatchNorm1d(2)
 
     def forward(self, *args: Any) -> Any:
         self.calls += 1
-        return super().forward(*args)
+        return self.norm(super().forward(*args))
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = super().training_step(batch, batch_idx)
@@ -111,7 +112,12 @@ def test_buffers_that_differ_are_those_that_a_part_changes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     quiet_trainer(onecurve.DP(), 2, max_steps=1).fit(Counts(), small_data())
-    assert "strategy=dp: calls will differ from strategy=single" in capsys.readouterr().err
+    statistics, calls = (
+        line for line in capsys.readouterr().err.splitlines() if "will differ" in line
+    )
+    assert "norm.running_mean, norm.running_var, norm.num_batches_tracked will" in statistics
+    assert "will differ from strategy=Single(), as BatchNorm computes them" in statistics
+    assert "strategy=dp: calls will differ from strategy=Single(), as forward" in calls
 
 
 class Labelled(Tensor):

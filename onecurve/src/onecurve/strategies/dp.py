@@ -59,7 +59,7 @@ class DP(Single):
                 "strategy=ddp"
             )
         elif is_first and self._parts > 1:
-            report_changed("dp", "part of a batch", list(self._changed or ()))
+            report_changed(module, "dp", "part of a batch", list(self._changed or ()))
         return output
 
     def _split_forward(self, module: LightningModule) -> Callable[..., Any]:

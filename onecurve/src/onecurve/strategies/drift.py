@@ -54,12 +54,7 @@ class Drift:
     @torch.no_grad()
     def _compare(self) -> list[str]:
         """Leave out BatchNorm's statistics, which have a line of their own."""
-        statistics = {
-            f"{name}.{buffer}"
-            for name, part in self._task.named_modules()
-            if isinstance(part, BatchNorm)
-            for buffer, _ in part.named_buffers()
-        }
+        statistics = statistics_of(self._task)
         tensors = dict([*self._task.named_parameters(), *self._task.named_buffers()])
         named = {name: each for name, each in tensors.items() if name not in statistics}
         if not named:
@@ -72,6 +67,12 @@ class Drift:
         differ = [name for name in differ if name not in self._reported]
         self._reported.update(differ)
         return differ
+
+
+def statistics_of(task: nn.Module) -> set[str]:
+    """Names of the buffers of BatchNorm."""
+    layers = [each for each in task.named_modules() if isinstance(each[1], BatchNorm)]
+    return {name for at, layer in layers for name, _ in layer.named_buffers(at)}
 
 
 def sums_of(tensor: Tensor) -> Tensor:

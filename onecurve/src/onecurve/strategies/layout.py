@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..compat.of_lightning import set_device_of
 from ..compat.of_torch import apply_to_tensors
 from ..errors import UserError, say, some_of
+from .drift import statistics_of
 from .fsdp.sharding import is_sharded
 from .full_parameters import stay_usable
 from .layers import find_layers
@@ -114,11 +115,13 @@ def changed(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str
     return [name for name, value in before.items() if not torch.equal(value, now[name])]
 
 
-def report_changed(strategy: str, part: str, names: Sequence[str]) -> None:
+def report_changed(task: nn.Module, strategy: str, part: str, names: Sequence[str]) -> None:
     """Print which buffers will differ from `single`: they change with each part of a batch."""
-    if names:
-        say(
-            f"strategy={strategy}: {some_of(names)} will differ from strategy=single: "
-            f"they change with each {part}, as BatchNorm's statistics do; those are exact under "
-            "strategy=ddp with trainer.sync_batchnorm=true"
-        )
+    statistics = statistics_of(task)
+    why = f"BatchNorm computes them of each {part}; use strategy=ddp, trainer.sync_batchnorm=true"
+    other = f"forward changes them with each {part}; change them in training_step"
+    for are_statistics, cause in ((True, why), (False, other)):
+        found = [name for name in names if (name in statistics) is are_statistics]
+        if found:
+            differ = f"{some_of(found)} will differ from strategy=single"
+            say(f"strategy={strategy}: {differ}, as {cause}")

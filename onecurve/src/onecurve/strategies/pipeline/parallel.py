@@ -244,7 +244,7 @@ class PipelineParallel(Parallelism):
                 report_partition(trainer, stages, title, *plan, len(inputs[0]), draws=is_first)
             if plan[-1] > 1:
                 names = [name for part in of_parts for name in part]
-                report_changed("pipeline", "micro-batch", names)
+                report_changed(self.step.module, "pipeline", "micro-batch", names)
 
     def _weighed(self, loss: Tensor, weight: float) -> Tensor:
         # The gradients of a schedule are weighted already: FSDP2 averages them within.
