@@ -81,6 +81,9 @@ def ranks_around() -> Ranks | None:
     no LOCAL_RANK, and becomes torchrun.
     """
     environment = os.environ
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):  # Lightning's import reads each of them
+        if name in environment:
+            _number(name)
     if "RANK" in environment and "LOCAL_RANK" in environment:
         world = _number("WORLD_SIZE", 1, least=1)
         here = _number("LOCAL_WORLD_SIZE", world, least=1)
