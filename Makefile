@@ -31,7 +31,7 @@ define BAKE
 mkdir -p $(PROJECT)
 find $(PROJECT) -mindepth 1 -maxdepth 1 ! -name data ! -name runs ! -name outputs -exec rm -rf {} +
 $(BIN)/cookiecutter . --no-input --default-config --overwrite-if-exists --output-dir build \
-  starter=$(STARTER) >build/bake.log || \
+  starter=$(STARTER) >build/bake.log 2>&1 || \
   { cat build/bake.log; exit 1; }
 endef
 
@@ -142,7 +142,7 @@ gpu: .venv/installed ## check and measure training on the GPU of this machine, i
 
 docs: .venv/installed ## make the site: the template's pages, a project's, the library's, benchmarks; see build/docs/site
 	@rm -rf build/docs && mkdir -p build/docs/pages
-	@$(BIN)/cookiecutter . --no-input --default-config --output-dir build/docs >build/docs/bake.log || { cat build/docs/bake.log; exit 1; }
+	@$(BIN)/cookiecutter . --no-input --default-config --output-dir build/docs >build/docs/bake.log 2>&1 || { cat build/docs/bake.log; exit 1; }
 	@cp build/docs/my-project/docs/project.md build/docs/my-project/docs/tasks.md build/docs/pages
 	@cp -R $(LIBRARY)/docs/. docs/*.md docs/pictures build/docs/pages
 	@cp benchmarks/RESULTS.md build/docs/pages/results.md
