@@ -28,7 +28,8 @@ LIBRARY = TEMPLATE / "onecurve"
 def folder_for_runs() -> Iterator[Path]:
     """Work in an empty folder, where the library's test data and this folder can be imported."""
     before = os.getcwd()
-    for importable in (LIBRARY / "tests", Path(__file__).parent):
+    tests = LIBRARY / "tests"
+    for importable in (tests, tests / "harness", tests / "parity", Path(__file__).parent):
         sys.path.insert(0, str(importable))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

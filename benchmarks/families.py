@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader
 import onecurve
 from onecurve.parity.runs import Comparison, compare_in_rank
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "onecurve" / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "onecurve/tests/harness"))
 
 import warm_ranks
 
