@@ -66,11 +66,10 @@ class Ranks(NamedTuple):
 class Node(NamedTuple):
     """The node of a pod, whose ranks have not been started yet.
 
-    The number of nodes, the index of this one, and the number of its ranks, as far as they are set.
+    The number of nodes, and of the ranks of this one, as far as they are set.
     """
 
     nodes: int | None = None
-    number: int | None = None
     devices: int | None = None
 
 
@@ -125,10 +124,10 @@ def node_around() -> Node:
 
     Of a range such as ``PET_NNODES=1:2`` in an elastic job the maximum counts.
     """
-    names = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE")
-    nodes, number, devices = (os.environ.get(name, "").rpartition(":")[2] for name in names)
+    names = ("PET_NNODES", "PET_NPROC_PER_NODE")
+    counts = (os.environ.get(name, "").rpartition(":")[2] for name in names)
     # torchrun's "auto", "cpu" and "gpu" are left to `trainer.devices=auto`.
-    return Node(*(int(each) if each.isdecimal() else None for each in (nodes, number, devices)))
+    return Node(*(int(each) if each.isdecimal() else None for each in counts))
 
 
 def first_host(hosts: str) -> str:
