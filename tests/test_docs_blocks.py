@@ -34,7 +34,7 @@ ELSEWHERE = {
     "cd my-project": "tests/test_readme.py",
     "make docs": "tests/test_docs_site.py",
     "make update": "tests/test_update.py",
-    "python -m onecurve.docs": "onecurve/tests/test_docs.py",
+    "onecurve docs": "onecurve/tests/test_docs.py",
     "pip install": "tests/test_readme.py: test_wheels",
     "torchrun --nproc-per-node 2": "onecurve/tests/app/sweep/test_launchers.py",
     "python train.py -m 'seed=range(4)' sweep/launcher=joblib": (

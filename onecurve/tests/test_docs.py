@@ -1,4 +1,4 @@
-"""`python -m onecurve.docs` finds the library's pages, and they name what is there."""
+"""`onecurve docs` finds the library's pages, and they name what is there."""
 
 import ast
 import re

@@ -25,7 +25,7 @@ def test_every_loss_is_that_of_single(once: Once, strategy: str) -> None:
 @pytest.mark.parametrize("strategy", [name for name in ("single", "ddp") if name in STRATEGIES])
 def test_training_is_that_of_a_plain_trainer(cli: Cli, strategy: str) -> None:
     """Losses, gradients, logged values, weights, and a resume in the middle."""
-    outcome = cli("parity.py", *STRATEGIES[strategy])
+    outcome = cli("onecurve", "parity", *STRATEGIES[strategy])
     assert outcome.status == 0, outcome.out + outcome.err
 
 

@@ -1,4 +1,4 @@
-"""The pages of this library: ``python -m onecurve.docs`` lists them, and shows one by its name."""
+"""The pages of this library: ``onecurve docs`` lists them, and shows one by its name."""
 
 import argparse
 import pydoc
@@ -15,7 +15,7 @@ def folder() -> Path:
 
 def main() -> int:
     """List the pages that are installed with the library, or show one of them."""
-    parser = argparse.ArgumentParser(prog="python -m onecurve.docs", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="onecurve docs", description=main.__doc__)
     parser.add_argument("page", nargs="?", help="show this page, such as strategies")
     parser.add_argument("--open", action="store_true", help="open the folder in the browser")
     arguments = parser.parse_args()
@@ -23,7 +23,7 @@ def main() -> int:
     if arguments.open:
         webbrowser.open(folder().as_uri())
     elif arguments.page is None:
-        print(f"{folder()}\nShow one: python -m onecurve.docs {next(iter(pages))}\n")
+        print(f"{folder()}\nShow one: onecurve docs {next(iter(pages))}\n")
         for name, text in pages.items():
             title = text.partition("\n")[0].removeprefix("# ")
             print(f"  {name:20} {title}")

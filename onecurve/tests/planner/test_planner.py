@@ -62,7 +62,7 @@ def test_what_is_sent_is_what_a_ring_sends() -> None:
 
 
 def test_a_plan(warm: Cli) -> None:
-    outcome = warm("plan.py", *SMALL, "trainer.devices=4")
+    outcome = warm("onecurve", "plan", *SMALL, "trainer.devices=4")
     _, alone, ranks = outcome.out.splitlines()[:3]
     assert re.match(
         r"One cpu has room for all of it \(.* of .*\): strategy=single takes .* ms", alone
@@ -73,11 +73,11 @@ def test_a_plan(warm: Cli) -> None:
     assert re.search(command, outcome.out)
     assert outcome.metrics["status"] == "finished"
     typed = ("plan.compile=layer", "plan.activation_checkpointing=full")
-    compiled = warm("plan.py", *SMALL, "trainer.devices=2", *typed).out
+    compiled = warm("onecurve", "plan", *SMALL, "trainer.devices=2", *typed).out
     assert "activ. with checkpointing is of layers that are not compiled" in compiled
     assert "compile=layer" in compiled.partition("To train so: ")[2]
     nodes = ("plan.gpu=h100", "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
-    large = warm("plan.py", *SMALL, *nodes).out
+    large = warm("onecurve", "plan", *SMALL, *nodes).out
     assert "64 ranks (8 on each of 8 nodes)" in large
     assert "trainer.devices=8 trainer.num_nodes=8" in large
 
@@ -89,5 +89,5 @@ def test_a_plan_takes_schedules_that_this_torch_has(
     said = []
     for version in ((2, 12), (2, 11)):
         monkeypatch.setattr(torch_versions, "installed", lambda version=version: version)
-        said.append("zbv, " in cli("plan.py", *two).out)
+        said.append("zbv, " in cli("onecurve", "plan", *two).out)
     assert said == [True, False]

@@ -1,6 +1,15 @@
-"""Measure a checkpoint on the test set: ``python evaluate.py checkpoint=PATH``."""
+"""Evaluate a checkpoint on the test set: ``python evaluate.py checkpoint=PATH``."""
 
-from onecurve import cli
+from onecurve import app
+
+
+@app.main(config="evaluate")
+def evaluate(run: app.Run) -> None:
+    """Runs in every rank: tests the weights of a checkpoint on the data that it was trained with."""
+    trainer = run.trainer(callbacks=run.build(run.cfg.callbacks))
+    task, data, _ = run.trained(trainer)
+    trainer.test(task, datamodule=data, verbose=False)
+
 
 if __name__ == "__main__":
-    cli.evaluate(__file__)
+    evaluate()

@@ -12,7 +12,7 @@ class ComposedRun:
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
-        # Empty for a command without one, such as plan.py.
+        # Empty for a command without one, such as `onecurve plan`.
         self.strategy = str(self.get("strategy.name", ""))
         processes = self.get("strategy.processes", "one")
         self.one_process = processes != "one per device"

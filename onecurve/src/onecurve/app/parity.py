@@ -1,17 +1,17 @@
-"""The work of one process of `python parity.py`."""
+"""The work of one process of `onecurve parity`."""
 
 from functools import partial
 from typing import Any
 
-from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch import LightningDataModule
 from omegaconf import OmegaConf
 
 from ..launch.context import DIFFERS, RunContext
 from ..parity.runs import Comparison, compare_in_rank, short_run
 from .run import record
-from .run.instantiate import build, build_task, trainer_errors
+from .run.instantiate import build, build_group, build_task, trainer_errors
 from .run.record import invocation
-from .run.trainer import arguments_of, instances, strategy_of
+from .run.trainer import arguments_of, strategy_of
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     own = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
     options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
-    options["callbacks"] = instances("callbacks", cfg.get("callbacks"), Callback)
+    options["callbacks"] = build_group("callbacks", cfg.get("callbacks") or {})
     make_data = partial(build, "data", cfg.data, LightningDataModule)
     chosen = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
     with trainer_errors():

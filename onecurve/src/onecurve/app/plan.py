@@ -1,4 +1,4 @@
-"""`python plan.py`: what a project's configuration asks for, planned and printed."""
+"""`onecurve plan`: what a project's configuration asks for, planned and printed."""
 
 import sys
 import warnings

@@ -1,24 +1,29 @@
 """Private names of Hydra that we use, each with what would make it unnecessary."""
 
-from argparse import ArgumentParser
-from collections.abc import Iterator
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import hydra._internal.defaults_list as defaults_list
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra import version
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
-from hydra._internal.utils import get_args_parser
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.types import RunMode
-from omegaconf import DictConfig
-
-from .patching import replaced
+from hydra.core.plugins import Plugins
+from hydra.core.utils import run_job
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, OmegaConf, read_write
 
 # `testing.fixtures` replaces a function of defaults_list for tests.
-__all__ = ["Hydra", "composed_once", "defaults_list", "hydra_options", "split_sweep"]
+__all__ = ["Application", "application", "defaults_list", "hydra_options", "key_of", "split_sweep"]
 
 
 def hydra_options() -> ArgumentParser:
@@ -33,55 +38,113 @@ def split_sweep(overrides: list[Override]) -> list[list[str]]:
     return [list(job) for job in jobs[0]]
 
 
-@contextmanager
-def composed_once(run_mode: RunMode) -> Iterator[None]:
-    """Let ``hydra.main`` compose its configuration once.
+def key_of(node: DictConfig) -> str:
+    """The dotted key of a node of a configuration; OmegaConf has no public function for it."""
+    return str(node._get_full_key(None))
 
-    Hydra composes it an additional time beforehand, to read ``hydra.mode``, which takes a quarter
-    of the time until the error for a wrong value appears. Here the first composition is kept, and
-    becomes the run's if the configuration does not set the mode; the options select `run_mode`. A
-    public way to set the mode would make this unnecessary.
+
+class Application:
+    """What ``hydra.main`` does, step by step, so that a configuration is composed once.
+
+    ``hydra.main`` composes a configuration twice, prints errors instead of raising them, and calls
+    the task function before anybody can look at what was composed. A public class with these
+    methods would make this unnecessary.
     """
-    get_mode, load = Hydra.get_mode, ConfigLoaderImpl.load_configuration
-    kept: dict[tuple[str, ...], DictConfig | Exception] = {}
 
-    def mode_of(hydra: Any, config_name: str | None, overrides: list[str]) -> Any:
-        try:
-            config = load(hydra.config_loader, config_name, overrides, run_mode, True, False)
-        except Exception as error:
-            # A missing choice is not an error if the configuration itself asks for a sweep.
-            if "You must specify" in str(error):
-                return get_mode(hydra, config_name, overrides)
-            kept[tuple(overrides)] = error
+    def __init__(self, hydra: Hydra, config_name: str) -> None:
+        self._hydra = hydra
+        self.config_name = config_name
+
+    def compose(self, overrides: list[str], is_sweep: bool = False) -> DictConfig:
+        """The configuration of a run or of a sweep, with the node `hydra`.
+
+        Several values for a key of a run are no error yet: a file may ask for a sweep.
+        """
+        config: DictConfig = self._hydra.compose_config(
+            config_name=self.config_name,
+            overrides=[*overrides, "hydra.mode=MULTIRUN"] if is_sweep else overrides,
+            run_mode=RunMode.MULTIRUN if is_sweep else RunMode.RUN,
+            with_log_configuration=True,
+            validate_sweep_overrides=is_sweep,
+        )
+        return config
+
+    def reject_several_values(self, overrides: list[str]) -> None:
+        """Raise Hydra's error for a sweep's override in a single run."""
+        loader: Any = self._hydra.config_loader
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+        loader.validate_sweep_overrides_legal(parsed, RunMode.RUN, True)
+
+    def run(self, config: DictConfig, task: Callable[[DictConfig], Any]) -> Exception | None:
+        """Run a composed configuration in its directory, as ``python app.py`` does.
+
+        Returns:
+            The error of `task`, whose traceback begins in it; None if there was none.
+        """
+        with read_write(config.hydra):
+            config.hydra.mode = RunMode.RUN
+        raised: list[Exception] = []
+
+        def noting_errors(job: DictConfig) -> Any:
+            try:
+                return task(job)
+            except Exception as error:
+                trace = error.__traceback__
+                raised.append(error.with_traceback(trace and trace.tb_next))
+                raise
+
+        callbacks = Callbacks(config)
+        callbacks.on_run_start(config=config, config_name=self.config_name)
+        context = HydraContext(config_loader=self._hydra.config_loader, callbacks=callbacks)
+        done = run_job(noting_errors, config, "hydra.run.dir", None, context)
+        callbacks.on_run_end(config=config, config_name=self.config_name, job_return=done)
+        if not raised:
             return None
-        if config.hydra.mode is None:
-            kept[tuple(overrides)] = config
-        return config.hydra.mode
+        trace = raised[0].__traceback__
+        return raised[0].with_traceback(trace and trace.tb_next)
 
-    def load_kept(
-        loader: ConfigLoaderImpl,
-        config_name: str | None,
-        overrides: list[str],
-        run_mode: RunMode,
-        from_shell: bool = True,
-        validate_sweep_overrides: bool = True,
-    ) -> DictConfig:
-        # Hydra appends the mode that it selected to the overrides.
-        known = kept.pop(tuple(overrides[:-1]), None)
-        if known is None or overrides[-1] != f"hydra.mode={run_mode.name}":
-            return load(
-                loader, config_name, overrides, run_mode, from_shell, validate_sweep_overrides
-            )
-        parsed = OverridesParser.create().parse_overrides(overrides)
-        loader.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
-        if isinstance(known, Exception):
-            raise known
-        known.hydra.mode = run_mode
-        known.hydra.overrides.hydra.append(overrides[-1])
-        return known
+    def sweep(self, config: DictConfig, task: Callable[[DictConfig], Any]) -> None:
+        """Run the sweep of a composed configuration, as ``python app.py --multirun`` does."""
+        callbacks = Callbacks(config)
+        callbacks.on_multirun_start(config=config, config_name=self.config_name)
+        context = HydraContext(config_loader=self._hydra.config_loader, callbacks=callbacks)
+        sweeper = Plugins.instance().instantiate_sweeper(
+            config=config, hydra_context=context, task_function=task
+        )
+        words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        sweeper.sweep(arguments=words)
+        callbacks.on_multirun_end(config=config, config_name=self.config_name)
 
-    with (
-        replaced(Hydra, "get_mode", mode_of),
-        replaced(ConfigLoaderImpl, "load_configuration", load_kept),
-    ):
-        yield
+    def show(self, options: Namespace) -> bool:
+        """Show what --help, --hydra-help, --cfg, --info and shell completion ask for, if they do."""
+        name, words = self.config_name, options.overrides
+        if options.help:
+            self._hydra.app_help(name, hydra_options(), options)
+        elif options.hydra_help:
+            self._hydra.hydra_help(name, hydra_options(), options)
+        elif options.cfg:
+            self._hydra.show_cfg(name, words, options.cfg, options.package, options.resolve)
+        elif options.shell_completion:
+            self._hydra.shell_completion(name, words)
+        elif options.info:
+            self._hydra.show_info(options.info, name, words)
+        else:
+            return False
+        return True
+
+
+@contextmanager
+def application(configs: Path, config_name: str, options: Namespace) -> Iterator[Application]:
+    """Hydra with a folder of configurations, and that of ``--config-dir`` before it."""
+    version.setbase("1.3")
+    if options.config_path:
+        configs = Path(options.config_path)
+    search_path = create_config_search_path(os.path.abspath(configs))
+    if options.config_dir:
+        place = f"file://{os.path.abspath(options.config_dir)}"
+        search_path.prepend("command-line", place, SearchPathQuery(provider="schema"))
+    hydra = Hydra.create_main_hydra2(config_name, search_path)
+    try:
+        yield Application(hydra, options.config_name or config_name)
+    finally:
+        GlobalHydra.instance().clear()

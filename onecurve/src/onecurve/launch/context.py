@@ -83,10 +83,11 @@ STOPPING = "stopping"
 Metrics = dict[str, float]
 Result = TypeVar("Result")
 
-# Keys of what `work` returns: the signal that stopped training, and the line with which the command
-# ends, with status 1.
+# Keys of what a rank's work returns: the signal that stopped training, the line with which the
+# command ends, with status 1, and the number that a script returned, which a sweep compares.
 STOPPED = "stopped_by_signal"
 DIFFERS = "differs"
+RETURNED = "returned"
 
 
 class RankFailed(Exception):

@@ -20,7 +20,7 @@ PRELOADED = (
     "lightning.pytorch",
     "torchvision",
     "torch.distributed.pipelining",
-    "onecurve.app.run.fit",
+    "onecurve.app.run.script",
     "onecurve.launch.worker",  # the entry point of a rank
 )
 # The path of a socket has at most 107 bytes, including two components that multiprocessing adds.

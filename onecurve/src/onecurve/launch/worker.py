@@ -11,8 +11,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib.util import module_from_spec, spec_from_file_location
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -50,14 +53,37 @@ Work = Callable[..., Any]
 
 
 def resolved(work: Work | str) -> Work:
-    """Import the function with a dotted name, such as "onecurve.app.run.fit.work"."""
+    """Import what ranks do: "onecurve.app.parity.work", or "PATH/train.py:train.in_rank"."""
     if not isinstance(work, str):
         return work
     # Before the function's module imports Lightning.
     from ..compat import torchmetrics_without_scipy  # noqa: F401
 
-    function: Work = resolve_name(":".join(work.rsplit(".", 1)))
+    file, _, name = work.rpartition(":")
+    if file:
+        function: Work = attrgetter(name)(_script(Path(file)))
+        return function
+    function = resolve_name(":".join(work.rsplit(".", 1)))
     return function
+
+
+def _script(file: Path) -> ModuleType:
+    """Import a script as a module of its name, unless this process began with it."""
+    main = sys.modules["__main__"]
+    begun = getattr(main, "__file__", None)
+    if begun is not None and Path(begun).resolve() == file:
+        return main
+    if (loaded := sys.modules.get(file.stem)) and getattr(loaded, "__file__", None) == str(file):
+        return loaded
+    # As Python does for the script of a command, for what lies beside it.
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    spec = spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None, f"{file} is a script of Python"
+    module = module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @dataclass(frozen=True)

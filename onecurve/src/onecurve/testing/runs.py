@@ -46,7 +46,7 @@ Cli = Callable[..., Outcome]
 def run_script(script: Path, *arguments: str) -> int:
     """Run a script in this process and the current folder, as a shell would.
 
-    This saves the start of a Python process: torch is imported once for all tests, and the ranks
+    A script named "onecurve" is the console script, in the project of that folder. This saves the start of a Python process: torch is imported once for all tests, and the ranks
     of a multi-process run are forked from one warm server.
 
     Returns:
@@ -56,7 +56,10 @@ def run_script(script: Path, *arguments: str) -> int:
     handlers = logging.getLogger().handlers[:]
     sys.argv = [str(script), *arguments]
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if script.name == "onecurve":
+            command([*arguments], script.parent)
+        else:
+            runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     finally:

@@ -97,10 +97,10 @@ OF_HYDRA = {
     "trainer.max_epochs = 3": "has no value, such as trainer.max_epochs=3",
     "data.augment=[flip]": "data.augment=[flip]: must be a mapping, such as 'data.augment={",
     "data.class_names={a:1}": "must be a list, such as 'data.class_names=[",
-    "parity.py parity.step=4": "parity.step: there is no such key; did you mean parity.steps?",
+    "onecurve parity parity.step=4": "parity.step: there is no such key; did you mean parity.steps?",
     "evaluate.py empty": "empty: has no key, such as checkpoint=empty",
     "empty": "empty: has no key, such as resume=empty",
-    "export.py checkpoint=x.ckpt strategy=ddp": "strategy: is no group of export.py; leave it out",
+    "onecurve export checkpoint=x.ckpt strategy=ddp": "strategy: is no group of `onecurve export`; leave it out",
 }
 OURS = {
     "monitor=val/loss": "mode=max … monitor=val/loss … mode=min",
@@ -252,8 +252,8 @@ OURS = {
         )
         for name in ("ddp", "fsdp", "pipeline", "tensor", "mesh")
     },
-    "parity.py parity.steps=1": "parity.steps=1: must be a whole number from 2",
-    "parity.py strategy=pipeline strategy.microbatches=0": "strategy.microbatches=0: must be",
+    "onecurve parity parity.steps=1": "parity.steps=1: must be a whole number from 2",
+    "onecurve parity strategy=pipeline strategy.microbatches=0": "strategy.microbatches=0: must be",
     **{
         f"{script}.py{typed}": said
         for script in ("evaluate", "predict", "export")
@@ -265,20 +265,20 @@ OURS = {
     },
 }
 OURS |= {
-    "report.py": "error: no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep",
-    "report.py nowhere": "error: nowhere: there is no such directory; give that of a sweep",
-    "report.py empty": "error: empty: no job in it … give the directory of a sweep",
+    "onecurve report": "error: no SWEEP_DIR was given; onecurve report runs/DATE/TIME-sweep",
+    "onecurve report nowhere": "error: nowhere: there is no such directory; give that of a sweep",
+    "onecurve report empty": "error: empty: no job in it … give the directory of a sweep",
     "callbacks=[katib] callbacks.katib.file=/dev/null/katib.json": (
         "error: callbacks.katib.file=/dev/null/katib.json: cannot be written (/dev/null is in the "
         "way); use a file that can, such as callbacks.katib.file=katib.json"
     ),
 }
-PLAN = "plan.py model=mlp data.image_size=8"
+PLAN = "onecurve plan model=mlp data.image_size=8"
 OF_HYDRA |= {
     f"{PLAN} plan.gup=h100": "plan.gup: there is no such key; did you mean plan.gpu",
     f"{PLAN} plan.measure=true": "plan.measure: was removed; a plan takes all times from the rates",
     f"{PLAN} plan.picture=null": "plan.picture: was removed; the table that is printed has all",
-    f"{PLAN} strategy=ddp": "strategy: is no group of plan.py; leave it out",
+    f"{PLAN} strategy=ddp": "strategy: is no group of `onecurve plan`; leave it out",
 }
 OURS |= {
     f"{PLAN} plan.gpu=h1000": "plan.gpu=h1000: must be one of a100, h100",

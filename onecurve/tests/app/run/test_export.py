@@ -83,7 +83,7 @@ def test_what_is_exported_gives_what_the_task_gives(
         pytest.importorskip("onnxscript")
         pytest.importorskip("onnxruntime")
     made = checkpoint(f"{task.__module__}.{task.__name__}", *typed)
-    outcome = warm("export.py", f"checkpoint={made}", f"format={kind}", "output=out/net")
+    outcome = warm("onecurve", "export", f"checkpoint={made}", f"format={kind}", "output=out/net")
     assert "Exported: out/net." in outcome.out
     assert "for batches of 1 and 7 its outputs are the task's to" in outcome.out
     size = 32 if typed else 8
@@ -125,7 +125,7 @@ def test_what_cannot_be_exported_gets_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def line(*typed: str) -> str:
-        return refused("export.py", f"checkpoint={tmp_path}/made.ckpt", "output=net", *typed)
+        return refused("onecurve", "export", f"checkpoint={tmp_path}/made.ckpt", "output=net", *typed)
 
     for task, words in CANNOT.items():
         checkpoint(f"test_export.{task}")

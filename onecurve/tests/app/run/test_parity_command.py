@@ -1,4 +1,4 @@
-"""`onecurve.parity` and parity.py: what is equal, and what a difference is said to come from."""
+"""`onecurve.parity` and `onecurve parity`: what is equal, and what a difference is said to come from."""
 
 import os
 import random
@@ -505,7 +505,7 @@ def test_the_command(
     if status:
         monkeypatch.setitem(sys.modules, "plotly.subplots", None)
     chosen = (f"task._target_=test_parity_command.{task}", "~task.num_classes")
-    outcome = cli("parity.py", *chosen, *TINY, f"strategy={strategy}")
+    outcome = cli("onecurve", "parity", *chosen, *TINY, f"strategy={strategy}")
     assert outcome.status == status, outcome.err
     table = (outcome.run / "parity.txt").read_text()
     if strategy == "single":  # what a rank prints goes where the server of ranks began to

@@ -23,7 +23,7 @@ def test_a_sweep_becomes_a_table_and_two_files(tmp_path: Path, cli: Cli) -> None
     (sweep / "multirun.yaml").write_text("")
     (sweep / "sweep.yaml").write_text("command: python train.py -m optimizer.lr=0.001,0.01,9\n")
 
-    outcome = cli("report.py", str(sweep))
+    outcome = cli("onecurve", "report", str(sweep))
 
     assert outcome.status == 0, outcome.err
     lines = outcome.out.splitlines()
@@ -52,7 +52,7 @@ def test_several_sweeps_are_one_report(tmp_path: Path, cli: Cli) -> None:
     make_job(tmp_path / "b", 1, "optimizer.lr=0.2", val_acc=0.6)
     run = make_job(tmp_path, 7, "optimizer.lr=0.3", val_acc=0.7)
 
-    outcome = cli("report.py", "a", "b", "a", run.name, "--to", "together/here")
+    outcome = cli("onecurve", "report", "a", "b", "a", run.name, "--to", "together/here")
 
     assert outcome.status == 0, outcome.err
     lines = spreadsheet(tmp_path / "together/here")

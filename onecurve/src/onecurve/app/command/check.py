@@ -15,6 +15,8 @@ from ...config_model import text
 from ...errors import UserError, user_error_behind
 from ..config.source import arguments_of
 from ..config.validate import dotted, refusals, validate
+from ..run.redaction import overrides_of
+from .resolvers import command_of
 from .explain import (
     Chosen,
     added_to_a_list,
@@ -26,6 +28,36 @@ from .explain import (
 
 # Facts about a strategy, which cannot be overridden.
 FACTS = ("strategy.name", "strategy.processes")
+
+
+def check_run(config: DictConfig, config_name: str) -> str | None:
+    """Reject a composed configuration that cannot run; what `check` changes, it has then.
+
+    Returned are the lines of `check`.
+    """
+    job = config.copy()
+    OmegaConf.set_struct(job, False)
+    job.pop("hydra")
+    if "trials" in (OmegaConf.select(job, "sweep") or {}):
+        raise UserError(
+            "sweep=optuna: is for a sweep; add -m and a space, such as "
+            "'optimizer.lr=tag(log, interval(1e-4, 1e-1))'"
+        )
+    line = check(job, config_name, overrides_of(config.hydra.overrides.task))
+    with open_dict(config):
+        for name in set(config) - {"hydra", *job}:
+            del config[name]
+        config.merge_with(job)
+    return line
+
+
+def reject_without_sweep(config: DictConfig) -> None:
+    """Reject `-m` where the configuration does not say what a sweep is."""
+    if OmegaConf.select(config, "sweep.run_job") is None:
+        raise UserError(
+            "-m: this project has no sweeps, which the group sweep brings; leave out -m, or add "
+            "`sweep: grid` to the defaults"
+        )
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
@@ -57,7 +89,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
             raise UserError(line)
         if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
             raise UserError(
-                f"{config_name}.py: is one process, but {ranks.starter} has started "
+                f"{command_of(config_name)}: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
         said = [_not_used(unused, overrides), replaced_by_one(config_name, overrides)]

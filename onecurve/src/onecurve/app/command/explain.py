@@ -21,6 +21,7 @@ from ...config_model import as_override
 from ...errors import nearest, no_such_key
 from ..config.validate import dotted, model_of, refers, resolved
 from ..run.record import override, parsed
+from .resolvers import command_of
 
 
 def choices(group: str) -> list[str]:
@@ -172,7 +173,7 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
         example = f"{key.partition('.')[0]}={having[0]}"
         return f"{key}: this key exists only with {' or '.join(having)}; add {example}"
     if key in chosen.keys:
-        return f"{key}: is no group of {chosen.config_name}.py; leave it out"
+        return f"{key}: is no group of `{command_of(chosen.config_name)}`; leave it out"
     return no_such_key(key, chosen.keys)
 
 

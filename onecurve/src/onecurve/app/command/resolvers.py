@@ -11,6 +11,8 @@ from ...errors import UserError, better
 from ...wording import PROJECT
 
 LONGEST_NAME = 120
+CONSOLE = ("export", "parity", "plan")
+"""Commands of the console script ``onecurve`` that have a configuration of a project."""
 
 
 def numbered(count: int) -> list[str]:
@@ -53,6 +55,11 @@ def project() -> str:
     return os.path.abspath(folder)
 
 
+def command_of(name: str) -> str:
+    """How a command is typed: a script of the project, or one of the console script."""
+    return f"onecurve {name}" if name in CONSOLE else f"python {name}.py"
+
+
 def keys_of(command: str) -> str:
     """What `--help` says of a command's keys in no group, a line each."""
     # Of the models; no other start of a command needs them here.
@@ -68,7 +75,7 @@ def keys_of(command: str) -> str:
 
 def register_resolvers() -> None:
     """Make the functions known to OmegaConf. Needed before a configuration is read."""
-    functions = (numbered, call, project, keys_of, mode_of, job_directory)
+    functions = (numbered, call, project, keys_of, mode_of, job_directory, command_of)
     named = {function.__name__: function for function in functions}
     for name, function in {**named, "len": len, "cwd": os.getcwd}.items():
         OmegaConf.register_new_resolver(name, function, replace=True)

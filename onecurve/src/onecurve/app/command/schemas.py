@@ -1,4 +1,4 @@
-"""JSON schemas of the YAML files, for editors: ``python -m onecurve.app.command.schemas``.
+"""JSON schemas of the YAML files, for editors: ``onecurve schemas``.
 
 They lie in a folder `.schemas` beside that of the files, each of which names its own in a line
 ``# yaml-language-server: $schema=../../.schemas/GROUP.json``. A schema says of each key what the

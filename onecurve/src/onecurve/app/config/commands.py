@@ -114,19 +114,19 @@ class Train(_Training, _Parallel, extra="allow"):
 
 
 class Parity(_Training, _Parallel, extra="allow"):
-    """What `python parity.py` does: compare some steps under a strategy with a plain Trainer."""
+    """What `onecurve parity` does: compare some steps under a strategy with a plain Trainer."""
 
     parity: Group = Field(description="How to compare.")
 
 
 class Plan(_Training, extra="allow"):
-    """What `python plan.py` does: find a mesh for a network, a batch and a number of devices."""
+    """What `onecurve plan` does: find a mesh for a network, a batch and a number of devices."""
 
     plan: Group = Field(description="What to plan for.")
 
 
 class Export(Command, extra="allow"):
-    """What `python export.py` does: write a file that runs without this project."""
+    """What `onecurve export` does: write a file that runs without this project."""
 
     checkpoint: Measured = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")

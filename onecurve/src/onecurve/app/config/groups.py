@@ -73,7 +73,7 @@ class Parity(Config):
 
 
 class Plan(Config):
-    """What `python plan.py` plans for."""
+    """What `onecurve plan` plans for."""
 
     gpu: Literal["a100", "h100", "h100-500w", "h200", "b200", "cpu"] = Field(
         description="The device; cpu is this machine."

@@ -16,7 +16,16 @@ import lightning.pytorch
 from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    seed_everything,
+)
+from lightning.pytorch.callbacks import ModelSummary
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -40,6 +49,13 @@ LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
 ELSEWHERE = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
 TRAINER_KEYS = set(signature(Trainer).parameters) - ELSEWHERE
 OFFERED = {"total_steps", "monitor", "mode"}  # to a scheduler
+# The class that each group describes.
+KINDS: dict[str, type[Any]] = {
+    "callbacks": Callback,
+    "data": LightningDataModule,
+    "logger": Logger,
+    "strategy": Strategy,
+}
 AS_YAML = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -64,6 +80,20 @@ def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
             f"a {kind.__name__}; name such a class"
         )
     return part
+
+
+def build_part(key: str, node: Any, **parts: Any) -> Any:
+    """Build what the configuration at `key` describes, of the class that the key is known for."""
+    return build(key, node, KINDS.get(key.partition(".")[0], object), **parts)
+
+
+def build_group(key: str, node: DictConfig, is_job: bool = False) -> list[Any]:
+    """Build the entries of a group of several, in their order; those that are null are left out.
+
+    A job of a sweep does not show the layers, as the first one has shown them.
+    """
+    parts = [build_part(f"{key}.{name!s}", entry) for name, entry in node.items() if entry]
+    return [each for each in parts if not (is_job and isinstance(each, ModelSummary))]
 
 
 def validated(key: str, node: Any) -> Any:
@@ -194,10 +224,10 @@ def _keys_in_quotes(quoted: re.Match[str]) -> str:
     )
 
 
-def build_task(cfg: DictConfig) -> LightningModule:
+def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
     """Build the LightningModule of a training configuration, with initial weights.
 
-    It gets those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
+    `given` are arguments that replace those of the configuration. Beside them it gets those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
     """
     with building("task"):
         validated("task", cfg.task)
@@ -208,7 +238,8 @@ def build_task(cfg: DictConfig) -> LightningModule:
     has_own = getattr(kind, "__init__", None) is not getattr(LightningModule, "__init__", None)
     if has_own and any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
         takes = {"network", "optimizer", "scheduler"}
-    parts: dict[str, Any] = {}
+    parts = dict(given)
+    takes -= set(parts)
     if "network" in takes:
         parts["network"] = build("model", cfg.model, nn.Module)
         with building("init"):

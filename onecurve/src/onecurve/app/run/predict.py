@@ -1,13 +1,14 @@
-"""What one process of predict.py does: write what a trained task predicts for every sample.
+"""What predict.py needs: a callback that writes what a trained task predicts for every sample.
 
 Predictions are written by their type: as a table, images, text, or tensors.
 """
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
@@ -18,6 +19,7 @@ from lightning.pytorch import (
     Trainer,
     seed_everything,
 )
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 from PIL import Image
@@ -29,14 +31,13 @@ from ...compat.of_lightning import loaders_of
 from ...compat.of_torch import tree_leaves
 from ...errors import UserError
 from ...figures import image_grid
-from ...launch.context import RunContext
 from ...strategies.callback_api import CallbackAPI
 from ...strategies.prepare import prepared
-from . import record
-from .instantiate import Trained, load_trained, trainer_errors
 from .protocols import Predicts, ReadsImages
 from .record import invocation_of
-from .trainer import build_trainer
+
+if TYPE_CHECKING:
+    from .run import Run
 
 MOST_COLUMNS = 100
 MOST_IMAGES = 100
@@ -44,92 +45,6 @@ BATCH_SIZE = 64  # for a data module that has none
 SUFFIXES = (".csv", ".txt", ".png", ".pt")
 Written = list[tuple[str, Path]]
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
-
-
-def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
-    """Predict, in one of three ways.
-
-    A task with a method `predict` (`protocols.Predicts`) does everything itself. Otherwise
-    `predict_step` predicts the image files of `predict.images`, which the data module reads as
-    those of training (`protocols.ReadsImages`), or the samples of the data module's loader.
-    """
-    cfg, run_dir = OmegaConf.create(config), context.run_dir
-    options = {"output": str(run_dir / "predictions"), **config["predict"]}
-    predictions = Predictions()
-    trainer = build_trainer(cfg, run_dir, [predictions])
-    parts = load_trained(cfg, trainer.precision_plugin.convert_module)
-    _reject(options, parts)
-    output = Path(options["output"])
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        facts: dict[str, Any] = {}
-        written: Written = []
-        if not isinstance(parts.task, Predicts):
-            facts["predictions"], written = _predict_samples(parts, trainer, predictions, options)
-        elif trainer.is_global_zero:
-            seed_everything(cfg.seed, workers=True, verbose=False)
-            parts.task.eval().to(trainer.strategy.root_device)
-            with torch.no_grad(), trainer.precision_plugin.forward_context():
-                parts.task.predict(options, parts.data, run_dir)
-    except OSError as error:
-        if error.filename is None or not Path(error.filename).is_relative_to(output.parent):
-            raise
-        raise UserError(
-            f"predict.output={output}: {error.strerror}; name a place that can be written to"
-        ) from error
-    if trainer.is_global_zero:
-        facts |= {"strategy": cfg.strategy.name, "world_size": trainer.world_size}
-        record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), **facts})
-        for what, path in written:
-            print(f"{what}: {invocation_of(run_dir).short(path)}")
-    return {}
-
-
-def _reject(options: dict[str, Any], parts: Trained) -> None:
-    images = options.get("images")
-    if images and not isinstance(parts.data, ReadsImages):
-        raise UserError(
-            f"predict.images={images}: the data of this checkpoint ({type(parts.data).__name__}) "
-            "are not images read from files; leave predict.images out"
-        )
-    if options.get("figure") and not images:
-        raise UserError(
-            "predict.figure=true: shows files with their classes; name them, such as "
-            "predict.images=photos"
-        )
-
-
-def _predict_samples(
-    parts: Trained, trainer: Trainer, predictions: "Predictions", options: dict[str, Any]
-) -> tuple[int, Written]:
-    """Predict all samples, and write a file for each loader, as `_write` does."""
-    task, data, _ = parts
-    add_predict_step(task)
-    files, loader = None, None
-    if images := options.get("images"):
-        files, loader = _image_loader(data, images)
-    elif predict_on_test_set(data) and trainer.is_global_zero:
-        name = type(data).__name__
-        print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
-    with trainer_errors():
-        samples = {"dataloaders": loader} if loader else {"datamodule": data}
-        trainer.predict(task, **samples, return_predictions=False)
-    count, written = 0, Written()
-    if not trainer.is_global_zero:
-        return count, written
-    output, of_loaders = Path(options["output"]), predictions.joined()
-    names = [str(name) for name in getattr(data, "class_names", None) or ()]
-    for number, each in enumerate(of_loaders):
-        if each is None:
-            raise UserError(
-                f"{type(task).__name__}.predict_step: returned nothing; return what it predicts "
-                "for each sample, such as a tensor (N,) or (N, C)"
-            )
-        place = _with_suffix(output, f"-{number}") if len(of_loaders) > 1 else output
-        rows, paths = _write(each, place, files, names, bool(options.get("figure")))
-        written += paths
-        count += rows
-    return count, written
 
 
 class Predictions(Callback):
@@ -176,6 +91,101 @@ class Predictions(Callback):
         """For each loader the predictions of all its samples; None if there are none."""
         given = [[part for part in parts if part is not None] for parts in self.batches]
         return [joined(parts) if parts else None for parts in given]
+
+
+class PredictionWriter(Predictions):
+    """Writes the predictions of all samples once they are made: a file for each loader.
+
+    Args:
+        run: Whose group ``predict`` says what is predicted, and where it is written.
+    """
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__()
+        self.run = run
+        default = {"output": str(run.dir / "predictions")}
+        self.options: dict[str, Any] = {**default, **OmegaConf.to_container(run.cfg.predict)}  # type: ignore[dict-item]
+        self.files: Sequence[Path] | None = None
+        self.class_names: list[str] = []
+
+    def samples(self, task: LightningModule, data: LightningDataModule) -> dict[str, Any]:
+        """What `Trainer.predict` is given beside the task.
+
+        That are the image files of ``predict.images``, which the data module reads as those of
+        training (`protocols.ReadsImages`), or the data module's samples. A task without a
+        `predict_step` gets one that returns its network's outputs.
+        """
+        self._reject(data)
+        add_predict_step(task)
+        self.class_names = [str(name) for name in getattr(data, "class_names", None) or ()]
+        if images := self.options.get("images"):
+            self.files, loader = _image_loader(data, images)
+            return {"dataloaders": loader}
+        if predict_on_test_set(data) and rank_zero_only.rank == 0:
+            name = type(data).__name__
+            print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
+        return {"datamodule": data}
+
+    def task_wrote(
+        self, trainer: Trainer, task: LightningModule, data: LightningDataModule
+    ) -> bool:
+        """Whether the task does everything itself, by a method `predict` (`protocols.Predicts`)."""
+        if not isinstance(task, Predicts):
+            return False
+        self._reject(data)
+        if trainer.is_global_zero:
+            seed_everything(self.run.cfg.seed, workers=True, verbose=False)
+            task.eval().to(trainer.strategy.root_device)
+            with self._place() as _, torch.no_grad(), trainer.precision_plugin.forward_context():
+                task.predict(self.options, data, self.run.dir)
+        return True
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        of_loaders = self.joined()
+        count = 0
+        with self._place() as output:
+            for number, each in enumerate(of_loaders):
+                if each is None:
+                    raise UserError(
+                        f"{type(pl_module).__name__}.predict_step: returned nothing; return what "
+                        "it predicts for each sample, such as a tensor (N,) or (N, C)"
+                    )
+                place = _with_suffix(output, f"-{number}") if len(of_loaders) > 1 else output
+                figure = bool(self.options.get("figure"))
+                rows, written = _write(each, place, self.files, self.class_names, figure)
+                count += rows
+                for what, path in written:
+                    print(f"{what}: {invocation_of(self.run.dir).short(path)}")
+        self.run.record(predictions=count)
+
+    @contextmanager
+    def _place(self) -> Iterator[Path]:
+        """Where predictions are written; what cannot be written there is reported in one line."""
+        output = Path(self.options["output"])
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            yield output
+        except OSError as error:
+            if error.filename is None or not Path(error.filename).is_relative_to(output.parent):
+                raise
+            raise UserError(
+                f"predict.output={output}: {error.strerror}; name a place that can be written to"
+            ) from error
+
+    def _reject(self, data: LightningDataModule) -> None:
+        images = self.options.get("images")
+        if images and not isinstance(data, ReadsImages):
+            raise UserError(
+                f"predict.images={images}: the data of this checkpoint ({type(data).__name__}) "
+                "are not images read from files; leave predict.images out"
+            )
+        if self.options.get("figure") and not images:
+            raise UserError(
+                "predict.figure=true: shows files with their classes; name them, such as "
+                "predict.images=photos"
+            )
 
 
 def add_predict_step(task: LightningModule) -> None:

@@ -1,7 +1,8 @@
 """Builds the Lightning Trainer of a run from the configuration."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -24,7 +25,6 @@ from ... import machine
 from ...checkpoint.remote import Mirror
 from ...checkpoint.storage import LocalFiles, ShardedFolders
 from ...compat.of_lightning import callbacks_of, log_in_place, skip_empty_hooks
-from ..loggers.buffered import BufferedCSVLogger
 from .instantiate import build, building, trainer_errors
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
 
@@ -124,43 +124,41 @@ class LogConfiguration(Callback):
                 logger.log_hyperparams(dict(self.config))
 
 
-def build_trainer(
-    cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback], logs_metrics: bool = False
-) -> RunTrainer:
-    """The Trainer with the configured strategy, callbacks and loggers.
-
-    With `logs_metrics` metrics.csv is written, whatever loggers there are.
-    """
+def trainer_arguments(
+    cfg: DictConfig, run_dir: Path, callbacks: list[Callback], loggers: list[Logger]
+) -> dict[str, Any]:
+    """The arguments of a Trainer with the configured strategy, and these callbacks and loggers."""
     log_in_place()
-    callbacks = [*instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
-    if OmegaConf.select(cfg, "sweep.job"):
-        # The first job of a sweep has shown the layers.
-        callbacks = [each for each in callbacks if not isinstance(each, ModelSummary)]
-    loggers = instances("logger", cfg.get("logger"), Logger)
-    folders = [Path(each.log_dir).resolve() for each in loggers if isinstance(each, CSVLogger)]
-    if logs_metrics and run_dir.resolve() not in folders:
-        loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
-    arguments = arguments_of(cfg)
+    skip_empty_hooks(callbacks)
     strategy = strategy_of(cfg)
     strategy.checkpoint_io = _storage(cfg, run_dir)
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
     strategy.count_labels = cfg.get("count_labels", True)
+    return {
+        **arguments_of(cfg),
+        "strategy": strategy,
+        "callbacks": callbacks,
+        "logger": loggers or False,
+        "default_root_dir": run_dir,
+        # Each would add a callback of Lightning's own that was not asked for.
+        "enable_checkpointing": any(isinstance(each, Checkpoint) for each in callbacks),
+        "enable_progress_bar": any(isinstance(each, ProgressBar) for each in callbacks),
+        "enable_model_summary": any(isinstance(each, ModelSummary) for each in callbacks),
+    }
+
+
+@contextmanager
+def trainer_built() -> Iterator[None]:
+    """Reports what the Trainer rejects of the configuration in one line."""
     with building("trainer"), trainer_errors():
-        trainer = RunTrainer(
-            **arguments,
-            strategy=strategy,
-            callbacks=callbacks,
-            logger=loggers or False,
-            default_root_dir=run_dir,
-            # Each would add a callback of Lightning's own that was not asked for.
-            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
-            enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
-        )
-    skip_empty_hooks(trainer.callbacks)  # type: ignore[attr-defined]
-    return trainer
+        yield
+
+
+def writes_csv(logger: Logger, run_dir: Path) -> bool:
+    """Whether a logger writes metrics.csv into the run directory."""
+    return isinstance(logger, CSVLogger) and Path(logger.log_dir).resolve() == run_dir.resolve()
 
 
 def arguments_of(cfg: DictConfig) -> dict[str, Any]:
@@ -220,24 +218,18 @@ def final_facts(trainer: Trainer) -> dict[str, float]:
     return facts
 
 
-def close_loggers(trainer: Trainer) -> None:
+def close_loggers(loggers: Iterable[Logger]) -> None:
     """Close loggers: by `end`, or by `finish` of their experiment.
 
     Weights & Biases has one run per process until that is finished.
     """
-    for logger in trainer.loggers:
+    for logger in loggers:
         if isinstance(logger, HasEnd):
             logger.end()
             continue
         finish = getattr(getattr(logger, "experiment", None), "finish", None)
         if callable(finish):
             finish()
-
-
-def instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
-    """Build the entries of a group, in their order."""
-    entries = (group or {}).items()
-    return [build(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
 
 
 def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:

@@ -6,6 +6,9 @@ the report and sets the exit status.
 
 import shlex
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ from ...compat.of_hydra import split_sweep
 from ...config_model import text
 from ...errors import UserError, say
 from ..command.explain import explain
-from ..command.hydra_hooks import ending_the_command, stop_once
+from ..command.check import in_one_line
+from ..command.claim import stop_once
 from ..config.validate import validate_group
 from ..run import redaction
 from ..run.record import creating, invocation, override, quoted
@@ -43,22 +47,26 @@ from .launchers import (
 from .results import OVERRIDES
 
 
+@contextmanager
+def ending_the_command(config: DictConfig) -> Iterator[None]:
+    """End the command by an error: of an Exception in a callback Hydra makes a warning."""
+    try:
+        yield
+    except UserError as error:
+        stop_once(error)
+    except OmegaConfBaseException as error:
+        stop_once(in_one_line(error, config))
+    except Exception:
+        say(traceback.format_exc())
+        sys.exit(1)
+
+
 class SweepHooks(Callback):
     """Ends the command by SystemExit: of another exception Hydra would make a warning."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle nothing: joblib and submitit copy this object to the processes of jobs."""
         return {}
-
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """A single run was composed."""
-        if is_search(config):
-            stop_once(
-                UserError(
-                    "sweep=optuna: is for a sweep; add -m and a space, such as "
-                    "'optimizer.lr=tag(log, interval(1e-4, 1e-1))'"
-                )
-            )
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """A sweep was composed, and nothing is on disk yet."""

@@ -73,7 +73,7 @@ class Table:
 
 def main() -> None:
     """Print the table of all jobs, and write sweep.csv and sweep.html."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="onecurve report", description=main.__doc__)
     parser.add_argument("directories", nargs="*", type=Path, metavar="SWEEP_DIR")
     parser.add_argument(
         "--to", type=Path, help="where to write (default: SWEEP_DIR, or here for several)"
@@ -82,7 +82,7 @@ def main() -> None:
     directories: list[Path] = arguments.directories
     try:
         if not directories:
-            raise UserError("no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep")
+            raise UserError("no SWEEP_DIR was given; onecurve report runs/DATE/TIME-sweep")
         here = directories[0] if len(directories) == 1 else Path()
         write_report(directories, arguments.to or here)
     except UserError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ...errors import UserError
+from ...launch.context import RETURNED
 from ..run.record import read_metrics
 from .directory import read_record, read_yaml
 
@@ -42,12 +43,16 @@ class Objective(NamedTuple):
     value: str = "last"
 
     def reached(self, run_dir: Path) -> float | None:
-        """The value that a run reached; None if it has none, or one that is not finite."""
+        """The value that a run reached; None if it has none, or one that is not finite.
+
+        A number that the script returned takes the place of the metric.
+        """
         if self.value == "best":
             curve = read_curves(run_dir, [self.name])[self.name]
             if numbers := [number for _, number in curve if math.isfinite(number)]:
                 return max(numbers) if self.mode == "max" else min(numbers)
-        last = read_metrics(run_dir).get(self.name)
+        metrics = read_metrics(run_dir)
+        last = metrics.get(RETURNED, metrics.get(self.name))
         return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
 
 

@@ -104,7 +104,7 @@ def causal_lm_loss(logits: Tensor, labels: Tensor, ignore_index: int = -100, **_
     """The mean cross entropy of the token after each position.
 
     The loss of transformers computes in float32 even if everything else is in float64:
-    `parity.py` would report differences that are only rounding.
+    `onecurve parity` would report differences that are only rounding.
 
     Args:
         logits: (N, T, V).

@@ -1,0 +1,62 @@
+"""The run directory of a command: agreed on with other ranks, created and locked."""
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from omegaconf import DictConfig, open_dict, read_write
+
+from ... import machine
+from ...errors import REFUSED, UserError, stop
+from ...launch.context import RunContext
+from ...launch.meeting import meet_ranks
+from ..run.record import LockedDirectory, lock_directory
+from ..run.redaction import overrides_of
+
+SECONDS_FOR_THE_FIRST_RANK_TO_REPORT = 5
+
+
+def claim(config: DictConfig) -> RunContext:
+    """Agree with the ranks of torchrun or srun, if there are any, and hold the run directory.
+
+    The directory that was agreed on is put into ``hydra.run.dir``.
+
+    Raises:
+        UserError: If it cannot be created, or is in use; see `record.lock_directory`.
+    """
+    run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
+    ranks = machine.ranks_around()
+    context = RunContext(run_dir)
+    if ranks is not None:
+        context = meet_ranks(ranks, config, run_dir)
+        with read_write(config.hydra), open_dict(config.hydra):
+            config.hydra.run.dir = str(context.run_dir)
+            if not context.members.is_first:
+                config.hydra.output_subdir = None
+    held: list[LockedDirectory] = []
+
+    def hold() -> None:
+        held.append(lock_directory(context.run_dir, _override(config)))
+
+    context.members.broadcast("directory", hold)
+    return replace(context, held=held[0]) if held else context
+
+
+def _override(config: DictConfig) -> str:
+    """The override that asked for the directory."""
+    words = overrides_of(config.hydra.overrides.hydra)
+    typed = [word for word in words if "hydra.run.dir=" in word]
+    return typed[-1] if typed else f"hydra.run.dir={config.hydra.run.dir}"
+
+
+def stop_once(error: UserError) -> NoReturn:
+    """Show the error once per node: all ranks that torchrun or srun started come to it."""
+    ranks = machine.ranks_around()
+    if ranks is None or ranks.local_rank == 0:
+        stop(error)
+    # torchrun ends the others as soon as one has ended.
+    time.sleep(SECONDS_FOR_THE_FIRST_RANK_TO_REPORT)
+    sys.exit(REFUSED)

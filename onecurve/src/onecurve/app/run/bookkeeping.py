@@ -1,0 +1,157 @@
+"""What a script's fits and tests came to, noted by a callback of every Trainer that it builds."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig
+
+from ...checkpoint.format import reject_other_network
+from ...errors import UserError
+from ...launch.context import EndedEarly
+from ...optim.steps import steps_done
+from ...strategies.strategy import OneCurve
+from .monitor import no_validation
+from .stop import EndOfTraining, end_of_training
+from .trainer import task_metrics
+
+FIT = "fit_of_script"
+"""A key of checkpoints: which fit of the script saved it, from 1."""
+
+
+@dataclass
+class Results:
+    """What a run came to so far: `onecurve.app.run.script` writes it down at the end.
+
+    Attributes:
+        metrics: The last metrics of the task by name, of all fits and tests.
+        facts: What the script recorded beside them.
+        fits: The number of fits that began.
+        seconds: How long they took.
+        samples: How many samples they trained on.
+        steps: Optimizer steps of the last one.
+        trainer: The Trainer that was used last.
+        fitted: The Trainer of the last fit.
+        end: Why the last fit ended.
+        notes: Lines below the closing table.
+        has_test: Whether the task that was trained has a `test_step`.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    fits: int = 0
+    seconds: float = 0.0
+    samples: int = 0
+    steps: int = 0
+    trainer: Trainer | None = None
+    fitted: Trainer | None = None
+    end: EndOfTraining | None = None
+    notes: list[str] = field(default_factory=list)
+    has_test: bool = False
+
+
+class Bookkeeping(Callback):
+    """Validates what a fit begins with, and notes what it came to.
+
+    Args:
+        results: Of the run.
+        cfg: The configuration.
+        checkpoint: What the run resumes from, without tensors, if this Trainer is the first.
+        resume: Its path.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        cfg: DictConfig,
+        checkpoint: Mapping[str, Any] | None = None,
+        resume: Path | None = None,
+    ) -> None:
+        self.results = results
+        self.cfg = cfg
+        self.checkpoint = checkpoint
+        self.resume = resume
+        self._started = 0.0
+        self._samples_before = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Reject what would fail once training has ended, or not fail at all."""
+        self.results.trainer = trainer
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if self.cfg.get("test"):
+            reject_without_test(pl_module, data, ", or use test=false")
+        if self.checkpoint is not None and trainer.ckpt_path is not None:
+            reject_other_network(pl_module, self.checkpoint, str(self.resume))
+        self.checkpoint = None
+        self.results.fits += 1
+        self.results.fitted = trainer
+        self._started = time.perf_counter()
+        self._samples_before = cast(OneCurve, trainer.strategy).samples_seen
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint[FIT] = self.results.fits
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Reject a checkpoint of another fit of the script: its progress is not this one's."""
+        saved, now = checkpoint.get(FIT, 1), self.results.fits
+        if trainer.state.fn == TrainerFn.FITTING and saved != now:
+            raise UserError(
+                f"resume: {trainer.ckpt_path} was saved by fit {saved} of the script, and this is "
+                f"fit {now}; let the script resume that one: `if run.resumed_fit <= {now}:` before "
+                "this fit"
+            )
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._note(trainer, pl_module)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        if isinstance(exception, EndedEarly):
+            self._note(trainer, pl_module)
+
+    def _note(self, trainer: Trainer, task: LightningModule) -> None:
+        results = self.results
+        results.metrics |= task_metrics(trainer)
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        samples = cast(OneCurve, trainer.strategy).samples_seen - self._samples_before
+        results.seconds += time.perf_counter() - self._started
+        results.samples += samples
+        results.steps = steps_done(trainer)
+        results.has_test = is_overridden("test_step", task)
+        results.end = end_of_training(trainer, _early_stopping(self.cfg))
+        line = no_validation(trainer) if samples else None
+        results.notes += [line] if line else []
+        if trainer.ckpt_path is not None and not samples and trainer.is_global_zero:
+            end = results.end
+            print(f"resume: the run is over: {end.reason}; to train further add {end.to_continue}")
+
+
+def reject_without_test(task: LightningModule, data: Any, hint: str = "") -> None:
+    """Reject what Lightning would reject only once the test begins, after the training."""
+    for name, part in {"test_step": task, "test_dataloader": data}.items():
+        # Loaders that were passed one by one are the script's matter.
+        if part is not None and not is_overridden(name, part):
+            raise UserError(f"{type(part).__name__} has no {name}; write one{hint}")
+
+
+def _early_stopping(cfg: DictConfig) -> dict[str, str]:
+    """The name of the callback that stops early, by its monitored metric."""
+    callbacks = (cfg.get("callbacks") or {}).items()
+    return {
+        str(entry.get("monitor")): str(name)
+        for name, entry in callbacks
+        if entry and str(entry.get("_target_")).endswith("EarlyStopping")
+    }

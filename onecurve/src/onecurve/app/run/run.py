@@ -1,0 +1,238 @@
+"""One run in the user's sight: what a script such as train.py builds its Trainer from.
+
+Every command imports this module, so it imports neither torch nor Lightning before they are used.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, Trainer
+    from lightning.pytorch.loggers import Logger
+
+    from ...launch.context import RunContext
+    from .bookkeeping import Results
+    from .instantiate import Trained
+    from .predict import PredictionWriter
+
+
+class Run:
+    """One run, in one of its ranks. A script gets it from `onecurve.app.main`.
+
+    Attributes:
+        cfg: The configuration, composed, resolved and validated.
+        dir: The run directory.
+        resume: The checkpoint to resume from, for ``ckpt_path``; None for a new run.
+        resumed_fit: Which fit of the script saved it, from 1; 0 for a new run.
+    """
+
+    def __init__(self, config: dict[str, Any], context: "RunContext") -> None:
+        from lightning.pytorch import seed_everything
+
+        from ...checkpoint.format import read_checkpoint, reject_incomplete_state
+        from .bookkeeping import FIT, Results
+
+        self.cfg: DictConfig = OmegaConf.create(config)
+        self.dir = context.run_dir
+        self._config = config
+        self._context = context
+        self._results: Results = Results()
+        self._loggers: list[Logger] = []
+        if self.cfg.get("seed") is not None:
+            seed_everything(self.cfg.seed, workers=True, verbose=False)
+        self.resume = _checkpoint_to_resume(self.cfg, context)
+        self.resumed_fit = 0
+        self._checkpoint: dict[str, Any] | None = None
+        self._is_in_place = False
+        if self.resume is not None:
+            self._checkpoint = read_checkpoint(self.resume, whole=False, is_checked=True)
+            reject_incomplete_state(self._checkpoint, str(self.resume))
+            self.resumed_fit = int(self._checkpoint.get(FIT, 1))
+            self.cfg.trainer.num_sanity_val_steps = 0  # it has been validated before
+            # After a restart a node may have a copy of it in another place.
+            is_restart = context.attempt.checkpoint is not None
+            self._is_in_place = is_restart or self.resume.is_relative_to(self.dir)
+        self._logs = self._checkpoint["logs"] if self._checkpoint and self._is_in_place else None
+
+    def build(self, node: DictConfig | None, **parts: Any) -> Any:
+        """Build what a node of `cfg` describes, as ``hydra.utils.instantiate`` does.
+
+        A task gets those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes,
+        built from the groups ``model``, ``optimizer`` and ``scheduler``. Of a group of several,
+        such as ``callbacks``, it is a list.
+
+        Args:
+            node: Such as ``cfg.task``; None builds nothing.
+            parts: Arguments that replace those of the configuration.
+
+        Raises:
+            UserError: In one line, with the key of the node, if that cannot be built.
+        """
+        if node is None:
+            return None
+        from ...compat.of_hydra import key_of
+        from .instantiate import build_group, build_part, build_task
+
+        group = key_of(node)
+        if group == "task":
+            return build_task(self.cfg, **parts)
+        if "_target_" in node:
+            return self._ready(build_part(group, node, **parts))
+        return [self._ready(part) for part in build_group(group, node, self._is_job)]
+
+    def trainer(
+        self,
+        callbacks: "Sequence[Callback] | None" = None,
+        logger: "Sequence[Logger] | None" = None,
+        **arguments: Any,
+    ) -> "Trainer":
+        """Build Lightning's Trainer of the groups ``trainer`` and ``strategy``.
+
+        The callbacks that keep a run's promises come after those that are given: signals, exact
+        resume, the record. A Trainer built by hand has all of it by `trainer_arguments`.
+
+        Args:
+            callbacks: Such as ``run.build(cfg.callbacks)``.
+            logger: Such as ``run.build(cfg.logger)``; metrics.csv is written as well.
+            arguments: Of a Trainer, which replace those of the configuration.
+        """
+        from .trainer import RunTrainer, earlier_steps, trainer_built
+
+        before = earlier_steps(self._checkpoint, self._config) if self._checkpoint else None
+        with trainer_built():
+            trainer = RunTrainer(**{**self._arguments(callbacks or (), logger or ()), **arguments})
+        trainer.earlier_steps = before
+        return trainer
+
+    @property
+    def trainer_arguments(self) -> dict[str, Any]:
+        """The arguments of a Trainer built by hand: ``L.Trainer(**run.trainer_arguments)``.
+
+        They are those of the groups ``trainer``, ``strategy``, ``callbacks`` and ``logger``, with
+        objects of their own every time.
+        """
+        callbacks, loggers = (self.build(self.cfg.get(name)) for name in ("callbacks", "logger"))
+        return self._arguments(callbacks or (), loggers or ())
+
+    @property
+    def best(self) -> str | None:
+        """The weights to test after a fit, for ``ckpt_path``; None for those at its end.
+
+        That is what a callback averaged, such as ``swa``, else the best by a monitored metric.
+        """
+        from .trainer import best_checkpoint
+
+        fitted = self._results.fitted
+        return best_checkpoint(fitted) if fitted is not None else None
+
+    def trained(self, trainer: "Trainer") -> "Trained":
+        """Task and data as they were trained: from the configuration in ``cfg.checkpoint``.
+
+        Args:
+            trainer: In whose precision the weights are loaded.
+        """
+        from .instantiate import load_trained
+
+        return load_trained(self.cfg, trainer.precision_plugin.convert_module)
+
+    def prediction_writer(self) -> "PredictionWriter":
+        """A callback for predict.py, which writes what is predicted by its type, in one file."""
+        from .predict import PredictionWriter
+
+        return PredictionWriter(self)
+
+    def record(self, **facts: Any) -> None:
+        """Add plain values by name to metrics.json, which is written when the script has ended."""
+        self._results.facts |= facts
+
+    # Of the library
+
+    def _arguments(
+        self, callbacks: "Sequence[Callback]", loggers: "Sequence[Logger]"
+    ) -> dict[str, Any]:
+        from .trainer import trainer_arguments
+
+        loggers = [*loggers, *self._metrics_csv(loggers)]
+        self._loggers += [each for each in loggers if each not in self._loggers]
+        checkpoint, self._checkpoint = self._checkpoint, None
+        callbacks = [*callbacks, *self._callbacks(checkpoint)]
+        arguments = trainer_arguments(self.cfg, self.dir, callbacks, loggers)
+        if checkpoint is not None:
+            # Lightning reads it once more. It is large, and not kept here.
+            arguments["strategy"].checkpoint_io.preload(checkpoint, self.resume)
+        return arguments
+
+    def _metrics_csv(self, loggers: "Sequence[Logger]") -> "list[Logger]":
+        """The logger of metrics.csv, for a training run that has none."""
+        if "resume" not in self.cfg:
+            return []
+        from .trainer import writes_csv
+
+        if any(writes_csv(each, self.dir) for each in loggers):
+            return []
+        return [self._own_csv]
+
+    @cached_property
+    def _own_csv(self) -> "Logger":
+        from ..loggers.buffered import BufferedCSVLogger
+
+        logger = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
+        return self._ready(logger)
+
+    def _ready(self, part: Any) -> Any:
+        """Let a logger continue where the checkpoint was written."""
+        from lightning.pytorch.loggers import Logger
+
+        from ...checkpoint.resume_state import resume_loggers
+
+        if isinstance(part, Logger) and self._logs:
+            resume_loggers([part], self._logs)
+        return part
+
+    def _callbacks(self, checkpoint: dict[str, Any] | None) -> "list[Callback]":
+        """The callbacks that keep what a run promises, whatever the script does."""
+        from .bookkeeping import Bookkeeping
+
+        books = Bookkeeping(self._results, self.cfg, checkpoint, self.resume)
+        if "resume" not in self.cfg:
+            return [books]
+        from ...callbacks.device_stats import PeakMemory
+        from ...callbacks.garbage import GarbageCollection
+        from ...checkpoint.resume_state import ResumeState
+        from . import redaction
+        from .monitor import MonitoredMetrics
+        from .stop import StopOnSignal
+        from .trainer import LogConfiguration
+
+        stored = redaction.redacted(self._config)
+        last = self.dir / "checkpoints" / "last.ckpt"
+        layout = checkpoint.get("layout") if checkpoint else None
+        logs, self._logs = self._logs, None
+        redact = partial(redaction.redact_hyperparameters, config=self._config)
+        callbacks = [PeakMemory(), ResumeState(stored, logs, layout, redact)]
+        callbacks += [MonitoredMetrics(self.cfg, last), StopOnSignal(last, self._context.listening)]
+        callbacks += [LogConfiguration(stored), books]
+        if self.cfg.get("gc_every_n_steps"):
+            callbacks.append(GarbageCollection(self.cfg.gc_every_n_steps))
+        return callbacks
+
+    @property
+    def _is_job(self) -> bool:
+        return OmegaConf.select(self.cfg, "sweep.job") is not None
+
+
+def _checkpoint_to_resume(cfg: DictConfig, context: "RunContext") -> Path | None:
+    number, checkpoint = context.attempt
+    if number:
+        where = f"from {Path(checkpoint).name}" if checkpoint else "from the start"
+        most = cfg.launch.max_restarts
+        # torchrun has its own limit.
+        start = f"restart {number} of {most}" if number <= most else "started again"
+        print(f"{start}: the ranks continue {where}")
+    if checkpoint:
+        return Path(checkpoint)
+    return Path(cfg.resume) if cfg.get("resume") is not None else None

@@ -1,0 +1,149 @@
+"""What surrounds a script's function in every rank: how it ends, and what is written down."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from ... import machine
+from ...checkpoint.storage import LocalFiles
+from ...errors import UserError, of_the_project, user_error_behind
+from ...launch.context import (
+    RETURNED,
+    STOPPED,
+    EndedEarly,
+    Metrics,
+    RankFailed,
+    RunContext,
+    Stopped,
+    diverged,
+)
+from . import record
+from .bookkeeping import Results
+from .closing import show_metrics, show_training
+from .instantiate import describe_error, trainer_errors
+from .monitor import missing_metric
+from .run import Run
+from .trainer import close_loggers, final_facts
+
+
+def in_rank(
+    function: Callable[[Run], Any], config: dict[str, Any], context: RunContext
+) -> Metrics:
+    """Call a script's function in a rank, and record the run once it has returned.
+
+    Returns:
+        The final metrics, the same on every rank, and under `RETURNED` the number that the function
+        returned, if it did; or the signal that stopped training.
+
+    Raises:
+        UserError: If the run was rejected before it trained.
+        RankFailed: If it was stopped by a signal outside of a fit.
+    """
+    run = Run(config, context)
+    results = run._results
+    status = "finished"
+    returned: float | None = None
+    try:
+        with trainer_errors():
+            returned = _number(function(run))
+        if results.fitted is not None:
+            cast(LocalFiles, results.fitted.strategy.checkpoint_io).raise_if_nothing_saved()
+        best = run.best
+    except EndedEarly as early:
+        status, best = early.status, run.best
+    except Stopped as stopped:
+        return {STOPPED: stopped.number, "global_step": stopped.step}
+    except SystemExit as end:
+        # `sys.exit()` in a script ends it as `return` does.
+        if end.code not in (None, 0) or isinstance(end, SIGTERMException):
+            raise _ended(end, results) from None
+        best = run.best
+    except Exception as error:
+        if results.trainer is not None and (
+            refusal := missing_metric(error, results.trainer, run.cfg)
+        ):
+            raise refusal from None
+        if not results.samples and not _samples_of(results):
+            if line := _rejected_before_training(error):
+                raise UserError(line) from error
+        raise
+    finally:
+        if results.fitted is not None:
+            cast(LocalFiles, results.fitted.strategy.checkpoint_io).finish_mirror()
+        close_loggers(run._loggers)
+    metrics = dict(results.metrics)
+    if returned is not None:
+        metrics[RETURNED] = returned
+    if _is_first():
+        _write(run, metrics, status, best)
+    return metrics
+
+
+def _write(run: Run, metrics: Metrics, status: str, best: str | None) -> None:
+    results, strategy = run._results, run.cfg.strategy.name
+    trainer = results.trainer
+    facts: dict[str, Any] = {"strategy": strategy}
+    if trainer is not None:
+        facts["world_size"] = trainer.world_size
+    if "checkpoint" in run.cfg and isinstance(run.cfg.checkpoint, str):
+        facts["checkpoint"] = str(run.cfg.checkpoint)
+    if results.fits:
+        speed = round(results.samples / results.seconds, 1) if results.seconds else 0.0
+        facts |= {"global_step": results.steps, "seconds": round(results.seconds, 3)}
+        facts = final_facts(cast(Any, results.fitted)) | facts | {"samples_per_second": speed}
+    is_early = results.end is not None and results.end.is_early and status == "finished"
+    why = {"stopped": results.end.reason} if results.end is not None and is_early else {}
+    record.finished(run.dir, metrics | facts | results.facts | why, status)
+    if not results.fits:
+        if metrics:
+            show_metrics(metrics, run.dir)
+        return
+    # A sweep prints a line for each job.
+    if OmegaConf.select(run.cfg, "sweep.job") is not None:
+        return
+    notes = [f"Stopped early by {reason}" for reason in why.values()] + results.notes
+    if name := diverged(metrics):
+        notes.append(f"{name} is {metrics[name]}: +callbacks=nan_guard finds where it begins")
+    show_training(metrics, facts, run.dir, best if results.has_test else None, notes)
+
+
+def _number(returned: Any) -> float | None:
+    """What a function returned, if it is a number, which a sweep compares."""
+    if isinstance(returned, Tensor) and returned.numel() == 1:
+        return float(returned)
+    is_number = isinstance(returned, int | float) and not isinstance(returned, bool)
+    return float(returned) if is_number else None
+
+
+def _is_first() -> bool:
+    ranks = machine.ranks_around()
+    return ranks is None or ranks.rank == 0
+
+
+def _samples_of(results: Results) -> int:
+    return 0 if results.trainer is None else int(getattr(results.trainer.strategy, "samples_seen", 0))
+
+
+def _ended(end: SystemExit, results: Results) -> BaseException:
+    """So Lightning ends after SIGTERM and after Ctrl-C; and so a script may end itself."""
+    if isinstance(end, SIGTERMException):
+        return RankFailed("stopped by SIGTERM", status=143)
+    if results.trainer is not None and results.trainer.interrupted:
+        return RankFailed("stopped by SIGINT", status=130)
+    if isinstance(end.code, int):
+        return RankFailed(f"the script ended itself by sys.exit({end.code})", end.code)
+    return RankFailed(str(end.code))
+
+
+def _rejected_before_training(error: Exception) -> str | None:
+    """The line for settings that Lightning rejects, or for a place that cannot be written to."""
+    if isinstance(error, MisconfigurationException):
+        return describe_error(error)
+    is_own = user_error_behind(error) is not None or of_the_project(error)
+    if isinstance(error, OSError) and error.filename and not is_own:
+        return f"{error.filename}: {error.strerror}; name a place that can be written to"
+    return None
