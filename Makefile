@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 # What the project begins with.
-STARTERS := images text huggingface diffusion tabular bare
+STARTERS := images segmentation text huggingface diffusion tabular bare
 STARTER ?= images
 ifeq ($(filter $(STARTER),$(STARTERS)),)
 $(error STARTER=$(STARTER): must be one of $(STARTERS), such as make demo STARTER=text)

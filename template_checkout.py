@@ -16,6 +16,22 @@ from pathlib import Path
 TEMPLATE = Path(__file__).resolve().parent
 LIBRARY = TEMPLATE / "onecurve"
 PROJECT = TEMPLATE / "{{cookiecutter.project_slug}}"
+# What a starter takes from the starter images, whose files are written once.
+FROM_IMAGES = {
+    "diffusion": (
+        "src/{package}/data/digits.py",
+        "src/{package}/data/files.py",
+        "src/{package}/data/images.py",
+        "src/{package}/data/torchvision_sets.py",
+    ),
+    "segmentation": (
+        "configs/model/lenet.yaml",
+        "src/{package}/data/digits.py",
+        "src/{package}/data/files.py",
+        "src/{package}/data/images.py",
+        "src/{package}/models/lenet.py",
+    ),
+}
 # In a project: copies of what was there before it is baked over.
 ASIDE = Path(".before-the-bake")
 # Drawings are on the site, and the changelog is in the release notes.
@@ -84,6 +100,11 @@ def readme_of(starter: str) -> Path:
     return Path("starters", starter, "README.md")
 
 
+def from_images(package: str, starter: str) -> list[str]:
+    """Files that a starter takes from the starter images, relative to both and to the project."""
+    return [name.format(package=package) for name in FROM_IMAGES.get(starter, ())]
+
+
 def places(package: str, starter: str = "") -> set[str]:
     """What a bake writes, relative to the project; with a starter, also where its files end up."""
     files = [path for path in PROJECT.rglob("*") if path.is_file()]
@@ -93,6 +114,7 @@ def places(package: str, starter: str = "") -> set[str]:
         return set(names)
     of_starter = f"starters/{starter}/"
     moved = [name.removeprefix(of_starter) for name in names if name.startswith(of_starter)]
+    moved += from_images(package, starter)
     return {*names, *moved, ".cruft.json", f"vendor/{archive_name()}"}
 
 

@@ -47,7 +47,7 @@ def started(*arguments, **options):
     from onecurve.launch.worker import resolved
     resolved("onecurve.app.run.fit.work")
     from onecurve.app.run import fit
-    from onecurve.data.images import ImageDataModule
+    from my_project.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
     from onecurve.strategies.strategy import OneCurve
     mark("imports")

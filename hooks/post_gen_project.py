@@ -44,7 +44,7 @@ def main() -> None:
     baked = checkout.places(answers["package_name"])
     for name in [*NOT_FOR["ci", CI], *NOT_FOR["cluster", CLUSTER]]:
         remove(name, baked)
-    fill(project, project / "starters" / STARTER)
+    fill(project, answers["package_name"])
     remove("starters", baked)
     if not (is_skipping and (checkout.ASIDE / "pyproject.toml").exists()):
         bring_library(project)
@@ -68,15 +68,17 @@ def say_what_is_next(project: Path) -> None:
     print(f"\n{project.name} is ready. Next, type:\n\n{shown}\n", file=sys.stderr, flush=True)
 
 
-def fill(project: Path, starter: Path) -> None:
-    """Move what a starter brings to the same places in the project."""
+def fill(project: Path, package: str) -> None:
+    """Move what the starter brings to the same places in the project."""
+    starter, images = (project / "starters" / name for name in (STARTER, "images"))
     # The project's README has taken it in.
     (starter / "README.md").unlink(missing_ok=True)
-    for path in sorted(starter.rglob("*")):
-        if path.is_file():
-            place = project / path.relative_to(starter)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(place)
+    brought = {path.relative_to(starter): path for path in starter.rglob("*") if path.is_file()}
+    brought |= {Path(name): images / name for name in checkout.from_images(package, STARTER)}
+    for name, path in brought.items():
+        place = project / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(place)
 
 
 def bring_library(project: Path) -> None:

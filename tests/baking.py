@@ -11,6 +11,8 @@ from typing import Any
 from cookiecutter.main import cookiecutter
 from jinja2 import Environment
 
+from template_checkout import from_images
+
 TEMPLATE = Path(__file__).parents[1]
 LIBRARY = TEMPLATE / "onecurve"
 PROJECT = "{{cookiecutter.project_slug}}"
@@ -124,10 +126,13 @@ def template_files(starter: str = "images") -> dict[str, Path]:
         text=True,
     ).stdout
     files = {}
+    shared = from_images(PACKAGE, starter)
     for path in sorted({TEMPLATE / name for name in listing.split("\0") if name}):
         parts = path.relative_to(TEMPLATE / PROJECT).parts
         if parts[0] == "starters":
-            parts = parts[2:] if parts[1] == starter and parts[2:] != ("README.md",) else ()
+            is_shared = parts[1] == "images" and "/".join(parts[2:]) in shared
+            is_own = parts[1] == starter and parts[2:] != ("README.md",)
+            parts = parts[2:] if is_own or is_shared else ()
         if parts and path.exists():
             files["/".join(parts).replace(PACKAGE, "my_project")] = path
     return files

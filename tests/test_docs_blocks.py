@@ -52,8 +52,6 @@ ELSEWHERE = {
 # Files that a page tells to write, by the test that writes and runs them.
 WRITTEN = {
     "gradient_noise": "tests/test_own_limits.py",
-    "config_models.py": "tests/test_own_limits.py",
-    "scaled.py": "tests/test_own_limits.py",
     "script.py": "onecurve/tests/launch/test_library.py",
     "move.py": "onecurve/tests/launch/test_library.py",
 }

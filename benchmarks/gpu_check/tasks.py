@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from onecurve.chunked_loss import chunked_cross_entropy
-from onecurve.data.in_memory import InMemoryImages, whole_batch
 from onecurve.strategies.context_parallel import positions
 
 FEATURES, CLASSES = 32, 10
@@ -194,6 +193,19 @@ def resnet(is_large: bool, **options: Any) -> Task:
 
     network = resnet50() if is_large else ResNet(BasicBlock, [1, 1, 1, 1], num_classes=CLASSES)
     return Task(ChannelsLast(network), **options)
+
+
+class InMemoryImages(TensorDataset):
+    """Images and labels, of which a loader takes whole batches."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
+        """A whole batch."""
+        return tuple(tensor[indices] for tensor in self.tensors)
+
+
+def whole_batch(batch: Any) -> Any:
+    """It is one already."""
+    return batch
 
 
 def images(is_large: bool, steps: int) -> DataLoader[Any]:

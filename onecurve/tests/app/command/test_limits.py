@@ -39,26 +39,29 @@ class Annealed(GradientNoise):
     def __init__(self, until, **options):
         super().__init__(**options)
 """
-MODELS = """
-from collections.abc import Iterator
+TYPED_CALLBACK = """
+import torch
+from lightning.pytorch import Callback
+
+from .types import Noise, Scale
+
+
+class GradientNoise(Callback):
+    def __init__(self, scale: Scale, noise: Noise = "normal", every: int | None = None):
+        self.scale = scale
+
+
+class Annealed(GradientNoise):
+    def __init__(self, until: int, **options):
+        super().__init__(noise="uniform", **options)
+"""
+TYPES = """
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-import onecurve
-
-
-class GradientNoise(onecurve.Config):
-    scale: float = Field(gt=0, le=1)
-    noise: Literal["normal", "uniform"] = "normal"
-    every: Annotated[int, Field(ge=1)] | None = None
-
-    def refusals(self, run, key: str) -> Iterator[str]:
-        if not run.one_process:
-            yield f"strategy={run.strategy}: the copies drift apart; use strategy=single, or ~{key}"
-
-
-MODELS = {"noise.GradientNoise": GradientNoise}
+Scale = Annotated[float, Field(gt=0, le=1)]
+Noise = Literal["normal", "uniform"]
 """
 CONFIG = """
 noise:
@@ -68,32 +71,38 @@ noise:
   every: null
 """
 KEY = "callbacks.noise"
+NOISE, EVERY = f"{KEY}.noise", f"{KEY}.every"
+ANNEALED = f"{KEY}._target_=own.noise.Annealed"
 TYPED = {
     f"{KEY}.scale=2": f"{KEY}.scale=2: must be a number above 0 to 1, such as {KEY}.scale=0.01",
-    "strategy=ddp": f"strategy=ddp: the copies drift apart; use strategy=single, or ~{KEY}",
+    f"{NOISE}=norml": f"{NOISE}=norml: must be one of normal, uniform, such as {NOISE}=normal",
+    f"{EVERY}=often": f"{EVERY}=often: must be a whole number or null, such as {EVERY}=null",
+    f"+{KEY}.scal=1": f"{KEY}.scal: there is no such key; did you mean {KEY}.scale?",
+    f"~{KEY}.scale": f"~{KEY}.scale: a run needs it; leave ~{KEY}.scale out",
+    # What a class passes on to its base, but for what it gives itself.
+    f"{ANNEALED} ~{KEY}.noise": f"{KEY}.until is needed: add {KEY}.until=...",
+    f"{ANNEALED} +{KEY}.until=1": f"{NOISE}: there is no such key; {KEY} has scale, every, until",
 }
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a callback of its own, and a model of it in another file."""
+    """A project with a callback of its own, whose types are in another file."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT, folder, dirs_exist_ok=True)
     (folder / "configs/callbacks/noise.yaml").write_text(CONFIG)
     (folder / "own").mkdir()
-    # What the package imports is not imported to read its models.
+    # Nothing is imported to read constructors.
     (folder / "own/__init__.py").write_text("import torch\n")
-    (folder / "own/noise.py").write_text(CALLBACK)
-    (folder / "own/config_models.py").write_text(MODELS)
+    (folder / "own/noise.py").write_text(TYPED_CALLBACK)
+    (folder / "own/types.py").write_text(TYPES)
     return folder
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_a_model_in_the_projects_table_validates_without_torch(
-    project: Path, tmp_path: Path, typed: str
-) -> None:
+def test_a_constructor_validates_without_torch(project: Path, tmp_path: Path, typed: str) -> None:
     paths = os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])
-    overrides = ["+callbacks=noise", typed, f"paths.root={tmp_path}"]
+    overrides = ["+callbacks=noise", *typed.split(), f"paths.root={tmp_path}"]
     command = [sys.executable, "-X", "importtime", "train.py", *overrides]
     variables = {**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True)
@@ -106,18 +115,17 @@ def test_a_model_in_the_projects_table_validates_without_torch(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rules_in_a_file_of_an_earlier_release_are_rejected_with_their_new_place(
+def test_the_table_of_an_earlier_release_is_rejected_with_its_new_place(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "code/old_rules"
     folder.mkdir(parents=True)
     (folder / "noise.py").write_text(CALLBACK)
-    (folder / "noise_refusals.py").write_text("def refusals(run, key):\n    yield key\n")
+    (folder / "config_models.py").write_text("MODELS = {}\n")
     monkeypatch.syspath_prepend(str(folder.parent))
     assert refused("train.py", "+callbacks.noise._target_=old_rules.noise.GradientNoise") == (
-        f"error: {folder}/noise_refusals.py: is no longer read; move its rules to a method "
-        "`refusals` of a onecurve.Config, under 'noise.GradientNoise' of MODELS in "
-        "old_rules/config_models.py, and remove this file"
+        f"error: {folder}/config_models.py: is no longer read; write its types and bounds into the "
+        "constructors, such as `scale: Annotated[float, Field(gt=0)]`, and remove this file"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["code"]
 

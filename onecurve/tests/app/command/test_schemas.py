@@ -98,7 +98,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ({"_target_": "small.digits.Digits", "imagesize": 8}, "'imagesize' was unexpected"),
         ({"defaults": ["digits"], "batch_size": 2.5}, "batch_size: 2.5"),
     ],
-    "task": [({"network": 3}, "'network' was unexpected")],
+    "task": [({"networks": 3}, "'networks' was unexpected")],
     "callbacks": [
         ({"ema": {"_target_": "x.y", "decay": 1}, "timer": 3}, "timer: 3"),
         ({"lr_finder": {"stepss": 1}}, "'stepss' was unexpected"),

@@ -66,7 +66,7 @@ def test_one_image_gets_a_row_and_wrong_ones_a_line(
     for images, line in (
         ("nowhere", "predict.images=nowhere: there is no such file"),
         ("empty", "predict.images=empty: no images in this folder"),
-        (digits, "broken.png: cannot be read as an image"),
+        (digits, "cannot be read as an image"),
     ):
         typed = (f"checkpoint={checkpoint}", f"predict.images={images}")
         assert line in refused("predict.py", *typed)

@@ -1,28 +1,103 @@
 """Handwritten digits that come with scikit-learn: real data that needs no download."""
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from lightning import LightningDataModule
+from PIL import Image
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
 
-from onecurve.data.images import Datasets, ImageDataModule
-from onecurve.data.splits import stratified_split
+from onecurve import UserError
+
+Batch = tuple[Tensor, Tensor]
+Count = Annotated[int, Field(ge=1)]
 
 
-class Digits(ImageDataModule):
-    """Grey images of 8 x 8 pixels: the first `samples` of 1,797."""
+class RandomCrop(nn.Module):
+    """Draws on the device, in the hook of a batch: pads images, and crops each at random."""
+
+    def __init__(self, padding: int) -> None:
+        super().__init__()
+        self.padding = padding
+
+    def forward(self, images: Tensor) -> Tensor:
+        padded, side = F.pad(images, [self.padding] * 4), images.shape[-1]
+        corners = torch.randint(2 * self.padding + 1, (len(images), 2)).tolist()
+        crops = [
+            image[:, top : top + side, left : left + side]
+            for image, (top, left) in zip(padded, corners, strict=True)
+        ]
+        return torch.stack(crops)
+
+
+class Images(Dataset[Batch]):
+    """Bytes, of which a loader takes whole batches."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.images[index], self.labels[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        return self.images[indices], self.labels[indices]
+
+
+def whole_batch(batch: Any) -> Any:
+    return batch
+
+
+class Digits(LightningDataModule):
+    """Grey images of 8 x 8 pixels, stretched to `image_size`: the first `samples` of 1,797."""
 
     def __init__(
-        self, *, samples: int, val_size: int, test_size: int, split_seed: int, **options: Any
+        self,
+        *,
+        root: str | None,
+        class_names: Sequence[str],
+        num_classes: Annotated[int, Field(ge=2)],
+        channels: Count,
+        image_size: Count,
+        resize: Literal["pad", "stretch"],
+        batch_size: Count,
+        num_workers: Annotated[int, Field(ge=0)],
+        mean: Sequence[float],
+        std: Sequence[Annotated[float, Field(gt=0)]],
+        augment: Mapping[str, Callable[[Tensor], Tensor] | None],
+        samples: int,
+        val_size: Count,
+        test_size: Count,
+        split_seed: int,
     ) -> None:
-        super().__init__(**options)
-        self.samples = samples
-        self.sizes = (val_size, test_size)
-        self.split_seed = split_seed
+        super().__init__()
+        if channels != 1:
+            raise UserError(f"data.channels={channels}: these images have 1; use data.channels=1")
+        if num_classes < 10:
+            raise UserError("data.class_names: names too few, the labels go up to 9")
+        self.class_names = [str(name) for name in class_names]
+        self.num_classes = num_classes
+        self.image_size = image_size
+        self.batch_size, self.num_workers = batch_size, num_workers
+        self.mean, self.std = (torch.tensor([*values]) for values in (mean, std))
+        self.augment = [transform for transform in augment.values() if transform is not None]
+        self.samples, self.split_seed = samples, split_seed
+        self.sizes = [samples - val_size - test_size, val_size, test_size]
+        if min(self.sizes) < 1:
+            raise UserError(
+                f"data: {samples} samples cannot be split into a training part and more"
+            )
 
-    def load_datasets(self) -> Datasets:
+    def setup(self, stage: str) -> None:
         spec = find_spec("sklearn")
         assert spec is not None
         assert spec.submodule_search_locations is not None
@@ -30,7 +105,60 @@ class Digits(ImageDataModule):
         file = Path(spec.submodule_search_locations[0], "datasets/data/digits.csv.gz")
         table = torch.from_numpy(np.loadtxt(file, delimiter=",", max_rows=self.samples))
         images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
+        if self.image_size != 8:
+            images = F.interpolate(images, (self.image_size,) * 2, mode="bilinear", antialias=True)
         labels = table[:, 64].long()
-        train, val, test = stratified_split(labels, self.sizes, self.split_seed)
-        everything = self.in_memory(images, labels)
-        return everything.subset(train), everything.subset(val), everything.subset(test)
+        order = torch.randperm(
+            self.samples, generator=torch.Generator().manual_seed(self.split_seed)
+        )
+        parts = torch.split(order, self.sizes)
+        self.datasets = [Images(images[part], labels[part]) for part in parts]
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        return self._loader(0, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        return self._loader(1)
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self._loader(2)
+
+    def predict_dataloader(self) -> DataLoader[Batch]:
+        return self._loader(2)
+
+    def _loader(self, part: int, shuffle: bool = False) -> DataLoader[Batch]:
+        return DataLoader(
+            self.datasets[part],
+            batch_size=self.batch_size,
+            shuffle=shuffle,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            collate_fn=whole_batch,
+        )
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        images, labels = batch
+        inputs = images / 255
+        for transform in self.augment if self.trainer and self.trainer.training else ():
+            inputs = transform(inputs)
+        inputs = (inputs - self.mean.to(inputs)) / self.std.to(inputs)
+        if self.trainer is None:
+            return inputs, labels
+        # Lightning converts a batch to the precision of the run before this hook, as bytes.
+        converted: Batch = self.trainer.precision_plugin.convert_input((inputs, labels))
+        return converted
+
+    def find_images(self, path: str) -> list[Path]:
+        folder = Path(path)
+        return sorted(folder.glob("*.png")) if folder.is_dir() else [folder]
+
+    def read_images(self, files: Sequence[Path]) -> Tensor:
+        try:
+            pixels = [np.array(Image.open(file).convert("L")) for file in files]
+        except OSError as error:
+            raise UserError(f"{error}: cannot be read as an image; remove it") from error
+        images = torch.from_numpy(np.stack(pixels)).unsqueeze(1)
+        return (images / 255 - self.mean) / self.std
+
+    def denormalize(self, inputs: Tensor) -> Tensor:
+        return inputs * self.std.to(inputs) + self.mean.to(inputs)

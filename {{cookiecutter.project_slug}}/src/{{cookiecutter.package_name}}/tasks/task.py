@@ -1,13 +1,12 @@
 """The base class of tasks: a network, its optimizer and schedule, and a training step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 import torch
+from hydra.utils import instantiate
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-
-from .from_config import built
 
 
 class Parts(TypedDict):
@@ -27,6 +26,11 @@ class Parts(TypedDict):
     """Name of the metric by which runs are compared, for schedulers that wait for it."""
     mode: NotRequired[Literal["min", "max"]]
     """Which way is better."""
+
+
+def built(part: Any) -> Any:
+    """A part, or what its configuration describes: `load_from_checkpoint` passes that."""
+    return instantiate(part) if isinstance(part, Mapping) else part
 
 
 class Task(LightningModule):

@@ -1,16 +1,11 @@
 """Validates a composed configuration against the models of its parts; errors are one line each.
 
-A part has the model of its class, of its group or of its command. A project can have a table of its
-own, ``MODELS`` in the module ``config_models`` of its package, for classes to be validated before
-they are imported. The keys are dotted names in the package::
-
-    MODELS = {"data.houses.Houses": Houses}
+A part has the model of its class, of its group or of its command. That of a project's own class is
+its constructor, read in its source: nothing is imported.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -20,8 +15,8 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 from ...config_model import Config, Problem, fields, text
 from ...errors import UserError
 from ..composed_run import ComposedRun
-
-PROJECTS = "config_models"
+from .constructors import model_of_constructor
+from .source import file_of, folders_of, missing_name
 
 # Models by `_target_`. A module of models is imported when one of its targets is used.
 TARGETS = {
@@ -41,10 +36,6 @@ TARGETS = {
     "onecurve.callbacks.timer.StopAfter": "callbacks.StopAfter",
     "onecurve.checkpoint.callback.BestAndLast": "callbacks.BestAndLast",
     "onecurve.checkpoint.weights.load_weights": "optim.LoadWeights",
-    "onecurve.data.augment.RandomCrop": "data.RandomCrop",
-    "onecurve.data.augment.RandomHorizontalFlip": "data.RandomHorizontalFlip",
-    "onecurve.data.digits.Digits": "data.Digits",
-    "onecurve.data.torchvision_sets.TorchvisionImages": "data.TorchvisionImages",
     "onecurve.app.displays.callback.Displays": "callbacks.Displays",
     "onecurve.app.loggers.buffered.BufferedCSVLogger": "loggers.BufferedCSVLogger",
     "onecurve.app.loggers.buffered.BufferedTensorBoardLogger": "loggers.BufferedTensorBoardLogger",
@@ -102,54 +93,13 @@ def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Con
 
 @cache
 def of_target(target: str) -> type[Config] | None:
-    """The model of a class or a function, from the library's table or the project's."""
-    if target in TARGETS:
-        return _model(TARGETS[target])
-    package, _, name = target.partition(".")
-    return of_project(package).get(name)
-
-
-@cache
-def of_project(package: str) -> dict[str, type[Config]]:
-    """The table of a project's package; the package, which may import torch, is not imported."""
-    name = f"{package}.{PROJECTS}"
-    file = file_of(name)
-    if file is None:
-        return {}
-    own = spec_from_file_location(name, file)
-    assert own is not None
-    assert own.loader is not None
-    module = module_from_spec(own)
-    own.loader.exec_module(module)
-    found: dict[str, type[Config]] = module.MODELS
-    return found
+    """The model of a class or a function, from the library's table or the project's source."""
+    return _model(TARGETS[target]) if target in TARGETS else model_of_constructor(target)
 
 
 def _model(name: str) -> type[Config]:
     found: type[Config] = resolve_name(f"{__package__}.{name.replace('.', ':')}")
     return found
-
-
-@cache
-def _folders_of(package: str) -> list[Path] | None:
-    """The folders of a top-level package, or the file of a top-level module; None if missing."""
-    try:
-        spec = find_spec(package) if package else None
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    folders = spec.submodule_search_locations
-    return [Path(folder) for folder in folders] if folders else [Path(spec.origin or "")]
-
-
-@cache
-def file_of(module: str) -> Path | None:
-    """The file of a module; None if it is missing."""
-    top, *rest = module.split(".")
-    paths = [folder.joinpath(*rest) for folder in _folders_of(top) or ()]
-    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
-    return next((file for file in files if file.is_file()), None)
 
 
 # The key of a part of the configuration, with its model, or with what is wrong.
@@ -295,26 +245,21 @@ def _no_target(key: str, node: dict[str, Any]) -> str | None:
             f"{key}._target_={target}: must be the dotted name of a class or a function, such as "
             f"{key}._target_=my_package.my_module.MyClass"
         )
-    top, _, inside = target.partition(".")
+    top = target.partition(".")[0]
     if "${" in target or target in TARGETS:
         return None
-    if _folders_of(top) is None:
+    if folders_of(top) is None:
         return (
             f"{key}._target_={target}: the package {top} is not installed; install it, or name "
             "another class"
         )
-    module = file_of(target.rpartition(".")[0])
-    # Earlier releases found rules of combinations in a file with this name.
-    old = module.with_name(f"{module.stem}_refusals.py") if module else None
-    from .source import missing_name  # it reads what is found here
-
     if wrong := missing_name(target):
         return f"{key}._target_={target}: {wrong}"
-    if old and old.is_file():
+    # Earlier releases had the bounds of the project's classes in a file with this name.
+    if (old := file_of(f"{top}.config_models")) and "MODELS" in old.read_text(encoding="utf-8"):
         return (
-            f"{old}: is no longer read; move its rules to a method `refusals` of a "
-            f"onecurve.Config, under {inside!r} of MODELS in {top}/config_models.py, and remove "
-            "this file"
+            f"{old}: is no longer read; write its types and bounds into the constructors, such as "
+            "`scale: Annotated[float, Field(gt=0)]`, and remove this file"
         )
     return None
 

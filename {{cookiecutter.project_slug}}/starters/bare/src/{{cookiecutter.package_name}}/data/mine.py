@@ -1,10 +1,13 @@
 """Your data: any LightningDataModule with DataLoaders of the global batch size."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from lightning import LightningDataModule
+from pydantic import Field
 from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
+
+Count = Annotated[int, Field(ge=1)]
 
 
 class Mine(LightningDataModule):
@@ -20,9 +23,9 @@ class Mine(LightningDataModule):
     def __init__(
         self,
         *,
-        num_samples: int,
-        num_features: int,
-        batch_size: int,
+        num_samples: Annotated[int, Field(ge=10)],
+        num_features: Count,
+        batch_size: Count,
         seed: int,
     ) -> None:
         super().__init__()

@@ -6,14 +6,13 @@ from typing import Any
 from zlib import crc32
 
 import torch
-from onecurve.data.digits import Digits
-from onecurve.data.images import Datasets, ImageDataModule
-from onecurve.data.in_memory import InMemoryImages
-from onecurve.data.torchvision_sets import TorchvisionImages
 from torch import Tensor
 
 from .captions import decoded, encoded
+from .digits import Digits
+from .images import Count, Datasets, ImageDataModule, InMemoryImages
 from .judge import Judge, frechet_distance, the_judge
+from .torchvision_sets import TorchvisionImages
 
 MOST_KNOWN = 10_000  # images of the training set that the others are compared with
 
@@ -35,8 +34,8 @@ class InWords(ImageDataModule):
         self,
         *,
         captions: Sequence[str],
-        synonyms: Mapping[str, Sequence[str]],
-        caption_length: int,
+        synonyms: Mapping[str, Sequence[Any]],
+        caption_length: Count,
         **options: Any,
     ) -> None:
         super().__init__(**options)

@@ -1,21 +1,26 @@
 """Predicts the noise in images of any size from their captions: convolutions."""
 
 from collections import OrderedDict
+from typing import Annotated
 
 from onecurve.errors import UserError
+from pydantic import Field
 from torch import nn
 
 from .layers import Condition, Enter, Leave, Residual, zeroed
+
+Count = Annotated[int, Field(ge=1)]
+WordsWidth = Annotated[int, Field(ge=4)]
 
 
 def conv_denoiser(
     channels: int,
     image_size: int,
     caption_length: int,
-    width: int,
-    words_width: int,
-    blocks: int,
-    patch: int,
+    width: Count,
+    words_width: WordsWidth,
+    blocks: Count,
+    patch: Count,
 ) -> nn.Sequential:
     """Build it: noisy images (N, C, H, W), times (N,), captions (N, L) to their noise.
 

@@ -1,19 +1,24 @@
 """Predicts the noise in small images from their captions: fully connected layers."""
 
 from collections import OrderedDict
+from typing import Annotated
 
+from pydantic import Field
 from torch import nn
 
 from .layers import Condition, Enter, Leave, Residual, zeroed
+
+Count = Annotated[int, Field(ge=1)]
+WordsWidth = Annotated[int, Field(ge=4)]
 
 
 def denoiser(
     channels: int,
     image_size: int,
     caption_length: int,
-    width: int,
-    words_width: int,
-    blocks: int,
+    width: Count,
+    words_width: WordsWidth,
+    blocks: Count,
 ) -> nn.Sequential:
     """Build it: noisy images (N, C, H, W), times (N,), captions (N, L) to their noise.
 

@@ -3,18 +3,21 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Unpack, runtime_checkable
+from typing import Annotated, Any, Protocol, Unpack, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from onecurve.errors import UserError
 from PIL import Image
+from pydantic import Field
 from torch import Tensor
 from torchvision.utils import make_grid
 
 from ..data.captions import encoded
 from .noise import ddim, noised
 from .task import Parts, Task
+
+Count = Annotated[int, Field(ge=1)]
 
 Batch = tuple[Tensor, Tensor]
 """Images (N, C, H, W) in -1..1 and captions (N, L), uint8."""
@@ -55,11 +58,11 @@ class Diffusion(Task):
         image_size: int,
         caption_length: int,
         prompts: Sequence[str],
-        times: int = 100,
-        without_words: float = 0.1,
-        guidance: float = 2.0,
-        steps: int = 20,
-        judged: int = 1000,
+        times: Count = 100,
+        without_words: Annotated[float, Field(ge=0, le=1)] = 0.1,
+        guidance: Annotated[float, Field(ge=0)] = 2.0,
+        steps: Count = 20,
+        judged: Annotated[int, Field(ge=0)] = 1000,
         **parts: Unpack[Parts],
     ) -> None:
         super().__init__(**parts)

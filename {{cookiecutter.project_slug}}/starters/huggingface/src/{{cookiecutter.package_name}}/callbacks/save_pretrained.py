@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from onecurve.errors import UserError
 from transformers.utils import logging
 
 
@@ -21,9 +22,24 @@ class SavePretrained(Callback):
         folder: Where they are written.
         monitor: The metric that selects the best weights; without it, the last ones are saved.
         mode: Whether a smaller (`min`) or a larger (`max`) value is better.
+        checkpoint_format: How the run writes checkpoints.
+
+    Raises:
+        UserError: If they are sharded: no rank gathers all weights then.
     """
 
-    def __init__(self, folder: str, monitor: str, mode: Literal["min", "max"] = "min") -> None:
+    def __init__(
+        self,
+        folder: str,
+        monitor: str,
+        mode: Literal["min", "max"] = "min",
+        checkpoint_format: Literal["file", "sharded"] = "file",
+    ) -> None:
+        if checkpoint_format == "sharded":
+            raise UserError(
+                "callbacks.save_pretrained: saves full weights, but checkpoint.format=sharded "
+                "gathers none; use checkpoint.format=file, or leave save_pretrained out"
+            )
         self.folder = Path(folder)
         self.monitor = monitor
         self.mode = mode

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from . import tokenizer as tokenizers
 from .sources import sources
-from .tokenized import Batch, Tokenized
+from .tokenized import Batch, Count, Fraction, FromZero, Tokenized
 
 LINES = 8
 """Lines of source in a snippet."""
@@ -49,12 +49,12 @@ class Snippets(Tokenized):
         csv: str | None,
         labels: Sequence[str],
         tokenizer: str | None,
-        vocab_size: int,
-        max_length: int,
-        batch_size: int,
-        num_workers: int,
-        val_fraction: float,
-        test_fraction: float,
+        vocab_size: Count,
+        max_length: Count,
+        batch_size: Count,
+        num_workers: FromZero,
+        val_fraction: Fraction,
+        test_fraction: Fraction,
         cache: str,
     ) -> None:
         made = f"{csv} {[*labels]} {vocab_size}"

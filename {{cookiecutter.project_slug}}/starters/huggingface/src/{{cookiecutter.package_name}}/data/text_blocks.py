@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from . import tokenizer as tokenizers
 from .sources import Source, place_of, sources
-from .tokenized import Batch, Tokenized
+from .tokenized import Batch, Count, Fraction, FromZero, Tokenized
 
 NAMES = {"train": "training", "val": "validation", "test": "test"}
 IGNORED = -100
@@ -48,15 +48,15 @@ class TextBlocks(Tokenized):
         *,
         root: str | None,
         tokenizer: str | None,
-        vocab_size: int,
-        block_size: int,
-        batch_size: int,
-        num_workers: int,
-        val_fraction: float,
-        test_fraction: float,
-        train_blocks: int | None,
-        val_blocks: int | None,
-        test_blocks: int | None,
+        vocab_size: Count,
+        block_size: Count,
+        batch_size: Count,
+        num_workers: FromZero,
+        val_fraction: Fraction,
+        test_fraction: Fraction,
+        train_blocks: Count | None,
+        val_blocks: Count | None,
+        test_blocks: Count | None,
         cache: str,
     ) -> None:
         parts = val_fraction, test_fraction

@@ -3,17 +3,27 @@
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lightning import LightningDataModule
-from onecurve.data.in_memory import whole_batch
+from onecurve.errors import UserError
+from pydantic import Field
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from . import tokenizer as tokenizers
 from .sources import place_of
 
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+FromZero = Annotated[int, Field(ge=0)]
+
 Batch = dict[str, Tensor]
+
+
+def whole_batch(batch: Any) -> Any:
+    """Collate function of a data set whose `__getitems__` returns the batch itself."""
+    return batch
 
 
 class Tokenized(LightningDataModule):
@@ -41,6 +51,11 @@ class Tokenized(LightningDataModule):
         fractions: Sequence[float],
     ) -> None:
         super().__init__()
+        if sum(fractions) >= 1:
+            raise UserError(
+                f"data.val_fraction={fractions[0]:g}: with data.test_fraction={fractions[1]:g} "
+                f"nothing is left to train on; use data.val_fraction={(1 - fractions[1]) / 2:g}"
+            )
         folder = Path(cache) / f"tokenizer-{sha256(made.encode()).hexdigest()[:16]}"
         self.made = None if tokenizer else folder
         self.tokenizer_name = str(tokenizer or folder)

@@ -5,11 +5,12 @@ predicts the next token.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from onecurve.errors import UserError, in_short
+from pydantic import Field
 from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -18,14 +19,16 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+Dtype = Literal["float32", "bfloat16", "float16", "float64"]
+
 
 def pretrained(
     name: str,
     *,
     labels: Sequence[str] | None = None,
-    dtype: str = "float32",
+    dtype: Dtype | Literal["auto"] = "float32",
     gradient_checkpointing: bool = False,
-    lora: int | None = None,
+    lora: Annotated[int, Field(ge=1)] | None = None,
     lora_targets: Sequence[str] | str | None = None,
 ) -> nn.Module:
     """A model with pretrained weights.
@@ -82,7 +85,7 @@ def from_config(
     *,
     config: Mapping[str, Any],
     labels: Sequence[str] | None = None,
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     gradient_checkpointing: bool = False,
 ) -> nn.Module:
     """A model with random weights, for which nothing is downloaded.

@@ -20,6 +20,7 @@ class CausalLM(FineTuning):
     """Trains an `AutoModelForCausalLM`, and continues texts with it."""
 
     metric = "perplexity"
+    classifies = False
 
     def make_metric(self) -> Metric:
         """Perplexity over the tokens that are not padding."""

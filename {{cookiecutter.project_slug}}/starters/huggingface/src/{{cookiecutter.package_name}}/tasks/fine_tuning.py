@@ -9,8 +9,7 @@ from onecurve.errors import UserError
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from .from_config import built
-from .task import Parts
+from .task import Parts, built
 
 Batch = Mapping[str, Tensor]
 
@@ -24,6 +23,8 @@ class FineTuning(LightningModule):
 
     metric: str
     """What is measured beside the loss, as logs call it."""
+    classifies: bool
+    """Whether it needs data with classes."""
 
     def __init__(self, **parts: Unpack[Parts]) -> None:
         super().__init__()
@@ -47,9 +48,20 @@ class FineTuning(LightningModule):
         """Check that the model fits the data, and set its padding token.
 
         Raises:
-            UserError: If the tokenizer is another model's, or samples are longer than positions.
+            UserError: If the data have no classes, or the tokenizer is another model's, or samples
+                are longer than positions.
         """
         data: Any = getattr(self.trainer, "datamodule", None)
+        if hasattr(data, "tokenizer_name") and hasattr(data, "labels") != self.classifies:
+            if self.classifies:
+                raise UserError(
+                    "task: classifies, but the data have no classes (data.labels); use "
+                    "experiment=snippets, or task=causal_lm"
+                )
+            raise UserError(
+                "task: predicts the next token, but the data have classes (data.labels); use "
+                "experiment=snippets, or data=text_blocks"
+            )
         if not hasattr(data, "tokenizer"):
             return
         tokens, known = len(data.tokenizer), self.network.config.vocab_size

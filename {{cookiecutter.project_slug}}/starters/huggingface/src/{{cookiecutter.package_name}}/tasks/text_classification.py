@@ -11,6 +11,7 @@ class TextClassification(FineTuning):
     """Trains an `AutoModelForSequenceClassification`."""
 
     metric = "acc"
+    classifies = True
 
     def make_metric(self) -> Metric:
         """The share of texts that are classified correctly."""

@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from onecurve.data.images import Datasets, ImageDataModule
-from onecurve.data.in_memory import InMemoryImages
 from torch import Tensor
 from torch.nn import functional as F
+
+from .images import Datasets, ImageDataModule, InMemoryImages
 
 
 class Synthetic(ImageDataModule):

@@ -5,15 +5,19 @@ Source: https://pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Annotated
 
+from pydantic import Field
 from torch import nn
+
+Count = Annotated[int, Field(ge=1)]
 
 
 def mlp(
     in_channels: int,
     image_size: int,
     num_classes: int,
-    hidden: Sequence[int],
+    hidden: Sequence[Count],
 ) -> nn.Sequential:
     """Build a multilayer perceptron: images to logits (N, num_classes).
 

@@ -55,9 +55,10 @@ def torchvision_classifier(
         network.maxpool = nn.Identity()
     _adapt_channels(network, name, in_channels)
     head = _take_head(network, name, num_classes)
-    if isinstance(network, ResNet):
-        return nn.Sequential(OrderedDict(backbone=_layers(network), head=head))
-    return nn.Sequential(OrderedDict(backbone=network, head=head))
+    backbone = _layers(network) if isinstance(network, ResNet) else network
+    classifier = nn.Sequential(OrderedDict(backbone=backbone, head=head))
+    classifier.is_pretrained = weights is not None  # type: ignore[assignment]
+    return classifier
 
 
 def _load(name: str, weights: str | None) -> nn.Module:

@@ -1,8 +1,9 @@
 """Classification: one label per image."""
 
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -24,7 +25,7 @@ class Classification(Task):
     def __init__(
         self,
         num_classes: int,
-        label_smoothing: float = 0.0,
+        label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0,
         **parts: Unpack[Parts],
     ) -> None:
         super().__init__(**parts)

@@ -1,12 +1,17 @@
 """The base class of data modules of tables: rows of numbers, split, in batches."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from lightning import LightningDataModule
 from onecurve.errors import UserError
+from pydantic import Field
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 Rows = tuple[Tensor, Tensor]
 
@@ -31,9 +36,9 @@ class Table(LightningDataModule):
         *,
         features: Sequence[str],
         target: str,
-        batch_size: int,
-        val_fraction: float,
-        test_fraction: float,
+        batch_size: Count,
+        val_fraction: Fraction,
+        test_fraction: Fraction,
         split_seed: int,
     ) -> None:
         super().__init__()

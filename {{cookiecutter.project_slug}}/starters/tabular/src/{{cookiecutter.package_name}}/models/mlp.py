@@ -2,11 +2,15 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Annotated
 
+from pydantic import Field
 from torch import nn
 
+Count = Annotated[int, Field(ge=1)]
 
-def mlp(in_features: int, hidden: Sequence[int]) -> nn.Sequential:
+
+def mlp(in_features: int, hidden: Sequence[Count]) -> nn.Sequential:
     """Build a multilayer perceptron: features (N, in_features) to one number each (N, 1).
 
     Args:

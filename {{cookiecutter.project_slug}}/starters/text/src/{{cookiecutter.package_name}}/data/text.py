@@ -4,19 +4,27 @@ import gzip
 import lzma
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from lightning import LightningDataModule
-from onecurve.data.in_memory import whole_batch
 from onecurve.errors import UserError
+from pydantic import Field
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from . import corpus
 
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
 NAMES = {"train": "training", "val": "validation", "test": "test"}
+
+
+def whole_batch(batch: Any) -> Any:
+    """Collate function of a data set whose `__getitems__` returns the batch itself."""
+    return batch
 
 
 class Text(LightningDataModule):
@@ -43,15 +51,15 @@ class Text(LightningDataModule):
         self,
         *,
         root: str | None,
-        context: int,
-        batch_size: int,
+        context: Count,
+        batch_size: Count,
         num_workers: int,
-        val_fraction: float,
-        test_fraction: float,
-        piece_bytes: int | None,
-        train_bytes: int | None,
-        val_bytes: int | None,
-        test_bytes: int | None,
+        val_fraction: Fraction,
+        test_fraction: Fraction,
+        piece_bytes: Count | None,
+        train_bytes: Count | None,
+        val_bytes: Count | None,
+        test_bytes: Count | None,
         cache: str,
     ) -> None:
         super().__init__()

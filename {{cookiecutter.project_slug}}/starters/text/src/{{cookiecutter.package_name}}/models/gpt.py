@@ -8,10 +8,15 @@ dropout nor a head that shares the embedding's weights.
 
 from collections import OrderedDict
 from math import sqrt
+from typing import Annotated
 
 from onecurve import positions
+from onecurve.errors import UserError
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+Count = Annotated[int, Field(ge=1)]
 
 BYTES = 256
 
@@ -26,6 +31,12 @@ class Embedding(nn.Module):
 
     def forward(self, text: Tensor) -> Tensor:
         """Bytes (N, T), T at most the context, to vectors (N, T, width)."""
+        length, most = text.shape[1], self.positions.num_embeddings
+        if length > most:
+            raise UserError(
+                f"model.context={most}: must be at least data.context={length}; "
+                f"use model.context={length}, or leave it out"
+            )
         vectors: Tensor = self.bytes(text) + self.positions(positions(text))
         return vectors
 
@@ -92,7 +103,7 @@ class Block(nn.Module):
         return outputs
 
 
-def gpt(context: int, width: int, depth: int, heads: int) -> nn.Sequential:
+def gpt(context: Count, width: Count, depth: Count, heads: Count) -> nn.Sequential:
     """Build a GPT: bytes (N, T) to logits (N, T, 256) of the byte after each of them.
 
     Args:
@@ -100,7 +111,16 @@ def gpt(context: int, width: int, depth: int, heads: int) -> nn.Sequential:
         width: Length of the vector that a position carries from block to block.
         depth: How many blocks.
         heads: The number of attention heads in each block; it divides the width.
+
+    Raises:
+        UserError: If it does not.
     """
+    if width % heads:
+        fits = max(number for number in range(1, heads) if width % number == 0)
+        raise UserError(
+            f"model.heads={heads}: must divide model.width={width}; use model.heads={fits}, "
+            f"or model.width={-(-width // heads) * heads}"
+        )
     layers: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(context, width))
     for number in range(1, depth + 1):
         layers[f"block{number}"] = Block(width, heads)

@@ -4,12 +4,18 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from onecurve.data.digits import read_digits
-from onecurve.data.images import Datasets, ImageDataModule
-from onecurve.data.in_memory import Batch, InMemoryImages
-from onecurve.data.splits import stratified_split
 from onecurve.errors import UserError
 from torch import Tensor
+
+from .digits import read_digits
+from .images import (
+    Batch,
+    Count,
+    Datasets,
+    ImageDataModule,
+    InMemoryImages,
+    stratified_split,
+)
 
 DIGITS, SIDE = 10, 8
 INK = 48  # grey values above, of 255, are a digit's own; others let through what lies below
@@ -36,11 +42,11 @@ class Scenes(ImageDataModule):
         self,
         *,
         targets: Literal["masks", "labels"],
-        most_digits: int,
-        num_samples: int,
-        num_val: int,
-        num_test: int,
-        held_out: Sequence[int],
+        most_digits: Count,
+        num_samples: Count,
+        num_val: Count,
+        num_test: Count,
+        held_out: Sequence[Count],
         seed: int,
         **options: Any,
     ) -> None:

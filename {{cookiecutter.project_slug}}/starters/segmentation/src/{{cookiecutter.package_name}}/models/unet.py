@@ -5,10 +5,14 @@ segmentation", 2015. Here convolutions are padded, so that a mask is as large as
 """
 
 from collections import OrderedDict
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+Count = Annotated[int, Field(ge=1)]
 
 Tensors = tuple[Tensor, ...]
 
@@ -54,8 +58,8 @@ class Up(nn.Module):
 def unet(
     in_channels: int,
     num_classes: int,
-    width: int,
-    depth: int,
+    width: Count,
+    depth: Count,
 ) -> nn.Sequential:
     """Build a U-Net: images (N, in_channels, H, W) to logits (N, num_classes, H, W).
 

@@ -1,1 +1,0 @@
-"""Data modules of images that fit in memory, and are read in batches."""
