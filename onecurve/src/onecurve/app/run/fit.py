@@ -137,7 +137,6 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
             raise UserError(line) from error
         raise
     finally:
-        checkpoint_io.finish_mirror()
         close_loggers(trainer)
 
     facts = {
