@@ -21,7 +21,10 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from ..errors import UserError, in_short, stop
@@ -56,11 +59,11 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
     (name,) = box
     folder = path / name
     try:
-        dcp.save(
+        save(
             cast(dict[str, Any], tensors),
             checkpoint_id=folder,
             # Of replicated tensors the lowest rank's: BatchNorm buffers differ between ranks.
-            planner=dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True),
+            planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
             process_group=group,
             no_dist=group is None,
         )
@@ -83,7 +86,7 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             with suppress(OSError):
                 path.rmdir()
                 earlier.rename(path)
-        if isinstance(error, dcp.CheckpointException):
+        if isinstance(error, CheckpointException):
             failure, _ = next(iter(error.failures.values()))
             raise OSError(0, in_short(failure)) from None
         raise
@@ -170,7 +173,7 @@ def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any,
         marks = {name: getattr(stored[name], STORED) for name in tensors}
         wanted = {path: tensors[name] for name, (_, path) in marks.items()}
         folder = next(folder for folder, _ in marks.values())
-        dcp.load(cast(dict[str, Any], wanted), checkpoint_id=folder, no_dist=True)
+        load(cast(dict[str, Any], wanted), checkpoint_id=folder, no_dist=True)
     return tensors
 
 
