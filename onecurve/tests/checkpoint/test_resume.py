@@ -75,7 +75,7 @@ def is_whole(run: Path, whole: Path) -> bool:
         assert list(DictReader(ours)) == list(DictReader(theirs))
     curves = []
     for folder in (run, whole):
-        events = EventAccumulator(str(folder / "tensorboard"))
+        events = EventAccumulator(str(*(folder / "tensorboard").iterdir()))
         events.Reload()
         curves.append([(e.step, e.value) for e in events.Scalars("train/loss")])
     assert curves[0] == curves[1]

@@ -141,7 +141,7 @@ OURS = {
     "logger=wandb logger.wandb.offline=false": "wandb login … logger.wandb.offline=true",
     "logger=wandb project=a/b:c": "project=a/b:c: Weights & Biases … use project=a-b-c",
     f"logger=wandb project={129 * 'x'}": f"128 characters; use project={128 * 'x'}\n",
-    "logger=wandb logger.wandb.version=a?": "use logger.wandb.version=a-",
+    "logger=wandb logger.wandb.id=a?": "use logger.wandb.id=a-",
     "resume=nowhere.ckpt": "resume=nowhere.ckpt … there is no such file",
     "resume=last": "resume=last … no training run … leave it out",
     "resume=empty": "resume=empty … not the directory of a training run",
