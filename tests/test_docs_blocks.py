@@ -15,7 +15,7 @@ NOT_HERE = {
     "kubectl": "there is no cluster; manifests are held against schemas: tests/test_cluster.py",
     "docker": "wants a daemon and the network; benchmarks/image.py builds and runs the image",
     "srun": "wants a Slurm; onecurve/tests/slurm/test_slurm.py has one",
-    "python train.py checkpoint.mirror_to=s3://": (
+    "python train.py callbacks.checkpoint.dirpath=s3://": (
         "wants a bucket; onecurve/tests/storage/test_s3.py has one of moto's server"
     ),
     "python train.py resume=s3://": "likewise",

@@ -129,13 +129,13 @@ def on_disks_of_their_own(
 @pytest.mark.compares
 @pytest.mark.long
 @OWN_DISKS
-def test_nodes_without_a_shared_disk_resume_from_the_mirror(
+def test_nodes_without_a_shared_disk_resume_from_an_address(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only rank 0 writes, but the others can restart and test the best weights."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    mirror = f"checkpoint.mirror_to=file://{tmp_path}/bucket"
-    typed = (*dying(8), "launch.max_restarts=1", mirror)
+    to = f"callbacks.checkpoint.dirpath=local://{tmp_path}/bucket"
+    typed = (*dying(8), "launch.max_restarts=1", to)
     said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
     assert "restart 1 of 1: the ranks continue from last.ckpt" in said
     (run,) = run_directories(first)
@@ -147,13 +147,13 @@ def test_nodes_without_a_shared_disk_resume_from_the_mirror(
 
 @pytest.mark.long
 @OWN_DISKS
-def test_nodes_without_a_shared_disk_or_a_mirror_get_an_error(
+def test_nodes_without_a_shared_disk_or_an_address_get_an_error(
     start_by: StartBy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed = (*dying(8), "launch.max_restarts=1")
     said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=1)
     assert "1 of 2 ranks have no access to" in said
-    assert "checkpoint.mirror_to" in said
+    assert "callbacks.checkpoint.dirpath=s3://BUCKET/PATH" in said
 
 
 @pytest.mark.compares
@@ -164,10 +164,11 @@ def test_other_nodes_resume_from_an_address(
 ) -> None:
     """If only the object store is left of the earlier nodes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    bucket = f"file://{tmp_path}/bucket"
+    bucket = f"local://{tmp_path}/bucket"
     # Of one that knows how long training lasts, half is not a half.
     same = "scheduler=none"
-    typed = (same, "trainer.max_epochs=1", "test=false", f"checkpoint.mirror_to={bucket}")
+    to = f"callbacks.checkpoint.dirpath={bucket}"
+    typed = (same, "trainer.max_epochs=1", "test=false", to)
     on_disks_of_their_own(start_by, monkeypatch, tmp_path / "before", *typed)
     typed = (same, f"resume={bucket}")
     _, (first, _) = on_disks_of_their_own(start_by, monkeypatch, tmp_path / "after", *typed)

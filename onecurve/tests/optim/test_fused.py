@@ -1,7 +1,7 @@
 """Fused optimizers under every strategy: other kernels, the same results."""
 
 from collections.abc import Iterable
-from itertools import product
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,12 @@ from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.optim.optimizers import build_optimizer, fuses, make_contiguous
+from onecurve.optim.optimizers import build_optimizer
 
 OURS = (
     FLOAT64, "optimizer._target_=test_fused.build", "+optimizer.algorithm=torch.optim.AdamW",
     "data.batch_size=200", "test=false", "scheduler=none",
 )  # fmt: skip
-# With what fits their arguments.
-FOR_FULL = {"SGD": "optimizer=sgd", "Adagrad": "~optimizer.betas"}
 
 
 def build(parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
@@ -50,30 +48,15 @@ def groups(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("strategy", ["single", "tensor"])
 def test_the_curve_is_that_of_the_default_kernels(train: Cli, trained: Cli, strategy: str) -> None:
     plain = trained(*OURS, "+optimizer.fused=false").run
-    fused = train(*OURS, "+optimizer.fused=auto", *ALL[strategy]).run
+    fused = train(*OURS, "+optimizer.fused=true", *ALL[strategy]).run
     assert groups(fused)[0]["fused"] is True
     difference = largest_difference(column(plain, "train/loss"), column(fused, "train/loss"))
     assert difference <= ROUNDING
 
 
 @pytest.mark.compares
-@pytest.mark.long
-@pytest.mark.parametrize(("strategy", "algorithm"), product(["fsdp", "tensor"], FOR_FULL))
-def test_kernels_for_full_parameters_update_shards(
-    train: Cli, trained: Cli, strategy: str, algorithm: str
-) -> None:
-    ours = (*OURS, f"optimizer.algorithm=torch.optim.{algorithm}", FOR_FULL[algorithm])
-    fused = trained(*ours, "+optimizer.fused=auto").run
-    assert groups(fused)[0]["fused"] is True
-    sharded = train(*ours, "+optimizer.fused=auto", *ALL[strategy]).run
-    assert groups(sharded)[0]["fused"] is True
-    losses = column(fused, "train/loss"), column(sharded, "train/loss")
-    assert largest_difference(*losses) <= ROUNDING
-
-
-@pytest.mark.compares
 @pytest.mark.parametrize(
-    ("strategy", "before", "after"), [("single", "auto", "false"), ("pipeline", "null", "auto")]
+    ("strategy", "before", "after"), [("single", "true", "false"), ("pipeline", "null", "true")]
 )
 def test_a_resumed_run_uses_its_own_kernels(
     train: Cli, trained: Cli, strategy: str, before: str, after: str
@@ -82,8 +65,8 @@ def test_a_resumed_run_uses_its_own_kernels(
     saved = trained(*OURS, "trainer.max_epochs=1", f"+optimizer.fused={before}").run
     last = f"resume={saved / 'checkpoints' / 'last.ckpt'}"
     rest = train(*OURS, f"+optimizer.fused={after}", last, *ALL[strategy])
-    assert groups(saved)[0]["fused"] is (True if before == "auto" else None)
-    assert groups(rest.run)[0]["fused"] is (after == "auto")
+    assert groups(saved)[0]["fused"] is (True if before == "true" else None)
+    assert groups(rest.run)[0]["fused"] is (after == "true")
     assert "optimizer.fused" not in rest.out
     curve = column(saved, "train/loss") + column(rest.run, "train/loss")
     assert largest_difference(whole, curve) <= ROUNDING
@@ -94,7 +77,7 @@ def test_gradients_may_have_any_memory_layout(train: Cli, trained: Cli) -> None:
     """PyTorch's kernel for the CPU silently misreads them."""
     plain = trained(*OURS, "+optimizer.fused=false").run
     lying = "+callbacks.transposed._target_=test_fused.Transposed"
-    fused = train(*OURS, "+optimizer.fused=auto", lying).run
+    fused = train(*OURS, "+optimizer.fused=true", lying).run
     assert groups(fused)[0]["fused"] is True
     difference = largest_difference(column(plain, "train/loss"), column(fused, "train/loss"))
     assert difference <= ROUNDING
@@ -103,8 +86,9 @@ def test_gradients_may_have_any_memory_layout(train: Cli, trained: Cli) -> None:
 class Line(LightningModule):
     """Trains one layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool | None) -> None:
         super().__init__()
+        self.fused = fused
         self.layer = nn.Linear(2, 1)
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
@@ -112,62 +96,51 @@ class Line(LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        options = {"algorithm": "torch.optim.AdamW", "lr": 0.1, "fused": "auto"}
+        options = {"algorithm": "torch.optim.AdamW", "lr": 0.1, "fused": self.fused}
         return build(self.parameters(), **options)
 
 
-@pytest.mark.parametrize(("precision", "fused"), [("16-mixed", None), ("bf16-mixed", True)])
-def test_scaled_gradients_are_unscaled_before_they_are_clipped(precision: Any, fused: Any) -> None:
-    plugin = MixedPrecision(precision, "cpu")
-    trainer = quiet_trainer(onecurve.Single(), plugins=plugin, max_epochs=1, gradient_clip_val=0.1)
-    trainer.fit(Line(), DataLoader(torch.ones(4, 2), batch_size=2))
-    assert trainer.optimizers[0].param_groups[0]["fused"] is fused
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
+def test_scaled_gradients_are_unscaled_before_they_are_clipped(precision: Any) -> None:
+    """With the fused kernel the weights are those of the default one."""
+    weights = []
+    for fused in (True, None):
+        torch.manual_seed(0)
+        line = Line(fused)
+        plugin = MixedPrecision(precision, "cpu")
+        options = {"plugins": plugin, "max_epochs": 1, "gradient_clip_val": 0.1}
+        trainer = quiet_trainer(onecurve.Single(), **options)
+        trainer.fit(line, DataLoader(torch.ones(4, 2), batch_size=2))
+        assert trainer.optimizers[0].param_groups[0]["fused"] is fused
+        weights.append(line.layer.weight.detach())
+    assert torch.allclose(*weights, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["LBFGS", "RMSprop", "SparseAdam"])
-def test_what_has_no_kernel_keeps_its_own(name: str) -> None:
-    assert not fuses(getattr(torch.optim, name), [nn.Parameter(torch.ones(2))], {})
-    built = build([nn.Parameter(torch.ones(2))], algorithm=f"torch.optim.{name}", lr=0.1)
-    assert not built.param_groups[0].get("fused")
+def test_what_no_kernel_takes_is_one_line() -> None:
+    for weight, options, said in (
+        (torch.ones(2), {"foreach": True}, "`fused` and `foreach` cannot be `True` together"),
+        (torch.ones(4, 4)[:, :2], {}, "is a view with gaps in memory"),
+    ):
+        with pytest.raises(UserError, match=said):
+            build(
+                [nn.Parameter(weight)], algorithm="torch.optim.Adam", lr=0.1, fused=True, **options
+            )
 
 
-@pytest.mark.parametrize(
-    ("weight", "options"),
-    [
-        (torch.ones(2, 3).t(), {}),
-        (torch.ones(2, dtype=torch.complex64), {}),
-        (torch.ones(2), {"foreach": True}),
-    ],
-    ids=["transposed", "complex", "foreach"],
-)
-def test_the_default_is_used_where_the_kernel_does_not_work(
-    weight: torch.Tensor, options: dict[str, Any]
-) -> None:
-    optimizer = build(
-        [nn.Parameter(weight)], algorithm="torch.optim.AdamW", lr=0.1, fused="auto", **options
-    )
-    assert optimizer.param_groups[0]["fused"] is None
-
-
-def test_a_requested_kernel_that_does_not_exist_is_rejected() -> None:
-    weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
-    with pytest.raises(UserError, match=r"^fused=True: .*SGD has no .*fused='auto'$"):
-        build([weight], algorithm="torch.optim.SGD", lr=0.1, fused=True)
-    kept = build([nn.Parameter(weight.real)], algorithm="torch.optim.SGD", lr=0.1, fused=True)
-    assert kept.param_groups[0]["fused"] is True
-
-
-def test_sparse_gradients_and_unfrozen_layers_use_the_default() -> None:
-    first, second = (nn.Parameter(torch.zeros(2, 2)) for _ in range(2))
-    options = {"algorithm": "torch.optim.SGD", "lr": 0.5, "fused": "auto"}
-    for momentum, later in ((0.0, torch.eye(2).to_sparse()), (0.9, torch.eye(2))):
-        optimizer = build([first, second], momentum=momentum, **options)
-        assert optimizer.param_groups[0]["fused"] is True
-        first.grad, second.grad = torch.eye(2), None
-        make_contiguous(optimizer)
+def test_moments_of_another_memory_format_are_read_in_order() -> None:
+    """A checkpoint with contiguous moments, and a network in channels_last."""
+    first = torch.randn(3, 2, 4, 4)
+    gradient = torch.arange(96.0).reshape(3, 2, 4, 4).sin()
+    layouts = {None: torch.contiguous_format, True: torch.channels_last}
+    weights = {fused: nn.Parameter(first.to(memory_format=each)) for fused, each in layouts.items()}
+    options: Any = {"algorithm": "torch.optim.AdamW", "lr": 0.1}
+    plain, fused = (build([each], fused=kind, **options) for kind, each in weights.items())
+    for parameter in weights.values():
+        parameter.grad = gradient.clone()
+    plain.step()
+    weights[True].data.copy_(weights[None].detach())
+    state = deepcopy(plain.state_dict())
+    fused.load_state_dict({**state, "param_groups": fused.state_dict()["param_groups"]})
+    for optimizer in (plain, fused):
         optimizer.step()
-        second.grad = later
-        make_contiguous(optimizer)
-        assert optimizer.param_groups[0]["fused"] is None
-        optimizer.step()
-    assert torch.equal(second.detach(), -torch.eye(2))
+    assert torch.allclose(*(each.detach() for each in weights.values()), rtol=0, atol=1e-6)

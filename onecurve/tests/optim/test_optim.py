@@ -106,7 +106,7 @@ def test_a_switch_is_true_or_false() -> None:
     }.items(),
 )
 def test_another_algorithm_says_what_to_write(algorithm: str, line: str) -> None:
-    options: Any = {"lr": 0.1, "lr_scale": {}, "amsgrad": False, "fused": "auto"}
+    options: Any = {"lr": 0.1, "lr_scale": {}, "amsgrad": False, "fused": True}
     with pytest.raises(UserError) as refused:
         build_optimizer(network().named_parameters(), algorithm=algorithm, **options)
     assert line in str(refused.value)

@@ -15,10 +15,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
-from ..checkpoint.remote import claim, fetch, find, is_address
+from ..checkpoint.remote import fetch, find, is_address
 from ..launch.context import Metrics, RunContext, unless_stopped
 from ..launch.forkserver import warm_up
-from ..launch.meeting import mirror_of
 from ..launch.process import Verbose, log_to_file
 from .run import record, redaction
 
@@ -102,9 +101,6 @@ def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
             found = context.members.broadcast(f"at/{typed}", partial(find, typed, address))
             copy = str(fetch(typed, address, found))
             config = {**config, first: {**group, last: copy} if isinstance(group, dict) else copy}
-    if mirror := mirror_of(config):
-        resumes = config.get("resume") is not None or context.attempt.number > 0
-        context.members.broadcast("mirror", lambda: claim(mirror, context.run_dir, resumes))
     return config
 
 

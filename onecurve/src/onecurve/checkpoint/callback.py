@@ -1,6 +1,7 @@
 """`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -8,9 +9,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from ..compat.of_lightning import accumulates, is_epoch_at_its_end
+from ..compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
 from ..optim.steps import steps_done
-from .remote import is_address
+from .remote import LAST, is_address, reject_unwritable
 
 
 class BestAndLast(ModelCheckpoint):
@@ -54,6 +55,12 @@ class BestAndLast(ModelCheckpoint):
             or self._save_on_train_epoch_end
         )
         self._has_saved_last = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Reject an address that cannot be written to before the first step."""
+        if stage == "fit" and is_address(self.dirpath) and trainer.is_global_zero:
+            reject_unwritable(str(self.dirpath))
+        super().setup(trainer, pl_module, stage)
 
     @property
     def state_key(self) -> str:
@@ -144,3 +151,11 @@ class BestAndLast(ModelCheckpoint):
         # All ranks go by the clock of rank 0.
         due = time.monotonic() - self._last_saved >= 60 * self.last_every_minutes
         return bool(trainer.strategy.broadcast(due))
+
+
+def path_of_last(trainer: Trainer, default: Path) -> str | Path:
+    """Where a run that is stopped saves: beside checkpoints that are at an address."""
+    for callback in callbacks_of(trainer, ModelCheckpoint):
+        if is_address(callback.dirpath):
+            return f"{str(callback.dirpath).rstrip('/')}/{LAST}"
+    return default

@@ -27,7 +27,7 @@ from ..errors import chain
 from ..machine import is_alive
 
 INDEX = "index.json"  # what makes a folder a sharded checkpoint
-INDEX_FORMAT = 1
+INDEX_FORMAT = 2
 
 # A file that is being written, with the PID of its writer.
 UNFINISHED = re.compile(r"\..+\.ckpt\.(\d+)")
@@ -174,8 +174,8 @@ def _is_written_by_torch(record: zipfile.ZipInfo) -> bool:
 def _damage_of_folder(path: Path) -> str | None:
     try:
         index = json.loads((path / INDEX).read_text())
-        if index["format"] > INDEX_FORMAT:
-            return f"it has format {index['format']}, and this project reads up to {INDEX_FORMAT}"
+        if index["format"] != INDEX_FORMAT:
+            return f"it has format {index['format']}, and this release reads {INDEX_FORMAT}"
         folder = path / index["folder"]
         for name, digest in index["files"].items():
             if not (folder / name).is_file():

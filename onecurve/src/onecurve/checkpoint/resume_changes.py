@@ -1,9 +1,10 @@
 """Settings that differ between a resumed run and the run that wrote the checkpoint.
 
-Optimizers, schedulers and callbacks keep their arguments in their state, which would undo a setting
-that was changed; so it is replaced in the state before it is loaded. A scheduler of another length
-continues along its new curve: with more epochs PyTorch would make the next step with the last rate
-of the shorter one, and OneCycleLR rejects every step after its end.
+States of optimizers, schedulers and callbacks hold their arguments, which would undo a change. So
+learning rates and arguments of callbacks are replaced in the state before it is loaded, and other
+changes are rejected. A scheduler of another length continues along its new curve: with more epochs
+PyTorch would make the next step with the last rate of the shorter one, and OneCycleLR rejects every
+step after its end.
 """
 
 import warnings
@@ -19,6 +20,9 @@ from ..optim.optimizers import KERNELS
 
 # Learning rates in a parameter group, and in a scheduler.
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lrs", "_last_lr")
+# Keys of a group that a resumed run may change; the length of a schedule follows from the Trainer.
+FREE = {"optimizer": ("lr", *KERNELS), "scheduler": ()}
+NEW_RUN = "leave it out, or start a new run from the weights: init=CHECKPOINT"
 
 
 def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -29,12 +33,19 @@ def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list
     """
     before: Mapping[str, Any] = checkpoint.get("config") or {}
     _reject(before, config)
-    changes = list(_change_optimizers(checkpoint, before, config))
-    for key, old, new in _changed(before, config, "scheduler"):
-        states = [state for state in checkpoint["lr_schedulers"] if state.get(key) == old]
-        for state in states:
-            state[key] = new
-        changes += [f"scheduler.{key}={new} (was {old})"] if states else []
+    changes = []
+    groups = [each for state in checkpoint["optimizer_states"] for each in state["param_groups"]]
+    for key, old, new in _changed(before, config, "optimizer"):
+        if key == "lr" and old:
+            # Groups may have rates of their own, which a scheduler has changed since.
+            for holder in (*groups, *checkpoint["lr_schedulers"]):
+                scale_rates(holder, new / old)
+            changes.append(
+                f"optimizer.lr={new} (was {old}): all learning rates are multiplied by "
+                f"{new / old:.4g}"
+            )
+        for group in groups if key in KERNELS else ():
+            group[key] = new
     for name, callback in (config.get("callbacks") or {}).items():
         kind = str((callback or {}).get("_target_")).rpartition(".")[2]
         kind = kind.replace("BestAndLast", "ModelCheckpoint")  # whose state key it has
@@ -48,6 +59,7 @@ def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list
 
 
 def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Reject changes that would have no effect, or make another run of it."""
     if not before:  # a plain script's checkpoint has no configuration
         return
     old, new = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
@@ -56,36 +68,18 @@ def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
             f"scheduler: the run was started with {old}, and {new} cannot take over from it; leave "
             "scheduler as it was, or start a new run from the weights: init=CHECKPOINT"
         )
+    for name, free in FREE.items():
+        for key, old, new in _changed(before, config, name):
+            if key not in free:
+                raise UserError(
+                    f"{name}.{key}={new}: the run was started with {old}, and a resumed run may "
+                    f"change optimizer.lr alone; {NEW_RUN}"
+                )
     if "seed" in before and before["seed"] != config.get("seed"):
         raise UserError(
             f"seed={config.get('seed')}: the run was started with seed={before['seed']}, which "
-            "determines the order of its samples; leave it out, or start a new run from the "
-            "weights: init=CHECKPOINT"
+            f"determines the order of its samples; {NEW_RUN}"
         )
-
-
-def _change_optimizers(
-    checkpoint: dict[str, Any], before: Mapping[str, Any], config: Mapping[str, Any]
-) -> Iterator[str]:
-    states = checkpoint["optimizer_states"]
-    groups = [group for state in states for group in state.get("param_groups", ())]
-    for key, old, new in _changed(before, config, "optimizer"):
-        if key in KERNELS:
-            continue
-        if key == "lr" and old:
-            # Groups may have rates of their own, which a scheduler has changed since.
-            factor = new / old
-            yield (
-                f"optimizer.lr={new} (was {old}): all learning rates are multiplied by {factor:.4g}"
-            )
-            for holder in (*groups, *checkpoint["lr_schedulers"]):
-                scale_rates(holder, factor)
-            continue
-        changed = [group for group in groups if key in group and _plain(group[key]) == _plain(old)]
-        for group in changed:
-            group[key] = type(group[key])(new) if isinstance(new, list) else new
-        if changed:
-            yield f"optimizer.{key}={new} (was {old})"
 
 
 def scale_rates(holder: dict[str, Any], *factors: float) -> None:
@@ -113,10 +107,6 @@ def _changed(
         for key, value in new.items():
             if key in old and old[key] != value:
                 yield key, old[key], value
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 # Arguments of PyTorch's schedulers that follow from the length of a run.

@@ -168,7 +168,9 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
         best, score = state["best_model_path"], state["best_model_score"]
         was = best if score is None else f"{callback.monitor} {float(score):.4g} in {best}"
         folders = (trainer.default_root_dir, str(callback.dirpath))
-        if any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders):
+        # What was resumed is a copy, if it was at an address.
+        is_same = is_address(callback.dirpath) and state["dirpath"] == callback.dirpath
+        if is_same or any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders):
             # Rank 0 wrote the files, maybe on a disk of its own.
             here = trainer.strategy.broadcast(_with_paths_here(state, callback))
             states[callback.state_key] = here

@@ -1,107 +1,42 @@
-"""Writes and reads sharded checkpoints by PyTorch's distributed checkpoint (DCP).
+"""Sharded checkpoints, by PyTorch's distributed checkpoint (DCP) as it is.
 
 Every rank writes the tensors that it holds. The rest of Lightning's dictionary is one small file
-beside them. DCP's files name no path of the machine, and nothing in them can run code. A sharded
-checkpoint becomes one file, which `torch.load` reads anywhere, by
+beside them. DCP's metadata is a pickle, so read a folder only from where you would run a script. It
+becomes one file, which `torch.load` reads anywhere, by
 
     python -m onecurve.checkpoint.sharded SHARDED FILE
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
-import pickle
 import shutil
 import sys
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from ..errors import UserError, stop
-from .file import (
-    commit_shards,
-    complete_folder,
-    digest_of,
-    disk_error,
-    set_aside,
-    write_checkpoint,
-)
+from ..errors import UserError, in_short, stop
+from .file import commit_shards, complete_folder, digest_of, set_aside, write_checkpoint
 from .format import read_checkpoint
-from .lazy_tensors import STORED, model_state_here, optimizer_state_here
+from .lazy_tensors import STORED
 
+MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
 REST = "rest.ckpt"  # beside DCP's files: Lightning's dictionary without its tensors
-# Its entries with tensors. Averages are by name of the callback, each like the network's.
-MODEL, OPTIMIZERS, AVERAGES = "state_dict", "optimizer_states", "averages"
-
-# The classes that .metadata may name: it is a pickle, which could otherwise run any code.
-METADATA_NAMES = {
-    ("torch", "Size"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "Metadata"),
-    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
-    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
-    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
-    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
-    ("torch.serialization", "_get_layout"),
-}
-
-
-class ShardWriter(FileSystemWriter):
-    """DCP's, without the path of this machine, and with the OSError of a failed write."""
-
-    def storage_meta(self) -> None:
-        """Leave out the path and the id of this save, which DCP would write."""
-
-    def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().write_data(*args, **kwargs)
-        except Exception as error:
-            if cause := disk_error(error):
-                raise cause from None
-            raise
-
-
-class ShardReader(FileSystemReader):
-    """DCP's, which would unpickle anything in .metadata."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with Path(self.path, ".metadata").open("rb") as file:
-            metadata: Metadata = _PlainUnpickler(file).load()
-        metadata.storage_meta = None
-        return metadata
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Loads the classes of `METADATA_NAMES`, and dtypes."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        is_plain = (module, name) in METADATA_NAMES
-        if not is_plain and not isinstance(found := super().find_class(module, name), torch.dtype):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in .metadata")
-        return super().find_class(module, name) if is_plain else found
-
-
-@contextmanager
-def without_hints() -> Iterator[None]:
-    """Suppress DCP's warning about a single process."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        yield
+# Entries whose tensors ranks hold in shards.
+SHARDED = (MODEL, OPTIMIZERS, "averages")
+warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is no mistake
 
 
 def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGroup | None) -> None:
@@ -124,24 +59,24 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
     (name,) = box
     folder = path / name
     try:
-        with without_hints():
-            save(
-                cast(dict[str, Any], tensors),
-                storage_writer=ShardWriter(folder),
-                # Of replicated tensors the lowest rank's: BatchNorm buffers differ between ranks.
-                planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
-                process_group=group,
-                no_dist=group is None,
-            )
-        mine = folder.glob(f"__{rank}_*")
-        digests = _on_first_rank({file.name: digest_of(file) for file in mine}, group)
-        # Of the other ranks the entries that differ.
-        mine_alone = {key: rest[key] for key in (MODEL, OPTIMIZERS) if key in rest}
-        rests = _on_first_rank(rest if rank == 0 else mine_alone, group)
+        save(
+            cast(dict[str, Any], tensors),
+            checkpoint_id=folder,
+            # Of replicated tensors the lowest rank's: BatchNorm buffers differ between ranks.
+            planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
+            process_group=group,
+            no_dist=group is None,
+        )
+        digests = {file.name: digest_of(file) for file in folder.glob(f"__{rank}_*")}
+        state = {key: rest[key] for key in SHARDED if key in rest}
+        parts = _on_first_rank((digests, state), group)
         if rank == 0:
-            write_checkpoint(_merged(rests), folder / REST)
-            digests += [{file: digest_of(folder / file)} for file in (REST, ".metadata")]
-            commit_shards(path, name, {file: one for each in digests for file, one in each.items()})
+            for other, theirs in parts[1:]:
+                digests |= other
+                _merge(rest, theirs)
+            write_checkpoint(rest, folder / REST)
+            digests |= {file: digest_of(folder / file) for file in (REST, ".metadata")}
+            commit_shards(path, name, digests)
             if earlier:
                 earlier.unlink()
     except BaseException as error:
@@ -151,49 +86,46 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             with suppress(OSError):
                 path.rmdir()
                 earlier.rename(path)
-        for failure, _ in getattr(error, "failures", {}).values():
-            if isinstance(failure, OSError):
-                raise failure from None
+        if isinstance(error, CheckpointException):
+            failure, _ = next(iter(error.failures.values()))
+            raise OSError(0, in_short(failure)) from None
         raise
 
 
+def _changed(value: Any, change: Callable[[Tensor, str], Any], path: str = "") -> Any:
+    """Nested containers with each tensor changed; the path of one is its name in DCP's files."""
+    if isinstance(value, Tensor):
+        return change(value, path)
+    if isinstance(value, Mapping):
+        return {key: _changed(each, change, f"{path}/{key}") for key, each in value.items()}
+    if isinstance(value, list):
+        return [_changed(each, change, f"{path}/{number}") for number, each in enumerate(value)]
+    return value
+
+
 def _split(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors under flat names, and the same dictionary without them."""
+    """The tensors by name, and the dictionary with tensors on the device "meta" in their places."""
     tensors: dict[str, Tensor] = {}
 
-    def without_tensors(values: Mapping[Any, Any], prefix: str) -> dict[Any, Any]:
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"{prefix}/{name}"] = value
-        return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+    def take(tensor: Tensor, path: str) -> Tensor:
+        tensors[path] = tensor
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-    optimizers = []
-    for number, optimizer in enumerate(checkpoint.get(OPTIMIZERS, [])):
-        state = {
-            key: without_tensors(entry, f"{OPTIMIZERS}/{number}/{key}")
-            for key, entry in optimizer["state"].items()
-        }
-        optimizers.append({**optimizer, "state": state})
-    model = without_tensors(checkpoint[MODEL], MODEL)
-    rest = {**checkpoint, MODEL: model}
-    if AVERAGES in checkpoint:
-        rest[AVERAGES] = {
-            name: without_tensors(state, f"{AVERAGES}/{name}")
-            for name, state in checkpoint[AVERAGES].items()
-        }
-    return tensors, {**rest, OPTIMIZERS: optimizers} if optimizers else rest
+    sharded = {key: checkpoint[key] for key in SHARDED if key in checkpoint}
+    return tensors, {**checkpoint, **_changed(sharded, take)}
 
 
-def _merged(rests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    first = rests[0]
-    for other in rests[1:]:
-        first[MODEL].update(other[MODEL])
-        for mine, theirs in zip(first.get(OPTIMIZERS, []), other.get(OPTIMIZERS, []), strict=True):
-            mine["state"].update(theirs["state"])
-    return first
+def _merge(mine: Any, theirs: Any) -> None:
+    """Add what another rank holds alone, such as a stage of a pipeline."""
+    if isinstance(mine, dict):
+        for key, value in theirs.items():
+            _merge(mine.setdefault(key, value), value)
+    elif isinstance(mine, list):
+        for one, other in zip(mine, theirs, strict=False):
+            _merge(one, other)
 
 
-def _on_first_rank(value: dict[str, Any], group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
+def _on_first_rank(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     if group is None:
         return [value]
     first = dist.get_rank(group) == 0
@@ -203,61 +135,46 @@ def _on_first_rank(value: dict[str, Any], group: dist.ProcessGroup | None) -> li
 
 
 def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
-    """Lightning's dictionary with placeholders for tensors (see `lazy_tensors`)."""
+    """Lightning's dictionary, with tensors that are read later (see `lazy_tensors`)."""
     folder = complete_folder(path)
-    checkpoint: dict[str, Any] = torch.load(folder / REST, weights_only=weights_only)
-    for key, stored in ShardReader(folder).read_metadata().state_dict_metadata.items():
-        if not isinstance(stored, TensorStorageMetadata):
-            continue
-        tensor = torch.empty(stored.size, dtype=stored.properties.dtype, device="meta")
-        setattr(tensor, STORED, (str(folder), key))
-        kind, name = key.split("/", 1)
-        if kind == MODEL:
-            checkpoint[MODEL][name] = tensor
-        elif kind == AVERAGES:
-            average, name = name.split("/", 1)
-            checkpoint[AVERAGES][average][name] = tensor
-        else:
-            number, parameter, name = name.split("/", 2)
-            state = checkpoint[OPTIMIZERS][int(number)]["state"]
-            state.setdefault(int(parameter), {})[name] = tensor
-    return checkpoint
+
+    def mark(tensor: Tensor, path: str) -> Tensor:
+        setattr(tensor, STORED, (folder, path))
+        return tensor
+
+    rest: dict[str, Any] = torch.load(folder / REST, weights_only=weights_only)
+    return {**rest, **_changed({key: rest[key] for key in SHARDED if key in rest}, mark)}
 
 
 def read_full(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Replace the placeholders of `read_rest` by full tensors on the CPU."""
-    optimizers = [optimizer_state_here(state, ()) for state in checkpoint.get(OPTIMIZERS, [])]
-    averages = {
-        name: model_state_here(state, {}) for name, state in checkpoint.get(AVERAGES, {}).items()
-    }
-    full = {**checkpoint, MODEL: model_state_here(checkpoint[MODEL], {})}
-    full |= {OPTIMIZERS: optimizers} if optimizers else {}
-    return full | ({AVERAGES: averages} if averages else {})
+    """What `read_rest` returns, with full tensors on the CPU."""
+    tensors: dict[str, Tensor] = {}
+    _changed(checkpoint, lambda tensor, path: tensors.update({path: tensor}))
+    full = read_tensors({path: each for path, each in tensors.items() if hasattr(each, STORED)}, {})
+    whole: dict[str, Any] = _changed(checkpoint, lambda tensor, path: full.get(path, tensor))
+    return whole
 
 
 def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:
     """Read tensors in the layout of others.
 
     Args:
-        stored: Placeholders of `read_rest`, by name.
+        stored: Those of `read_rest`, by name.
         own: Tensors in the layout to read them in; one on the device "meta" is left out.
     """
-    found: dict[Any, Tensor] = {}
-    wanted: dict[str, dict[str, Any]] = {}
+    tensors: dict[Any, Tensor] = {}
     for name, value in stored.items():
         here = own.get(name)
-        if isinstance(here, Tensor) and here.is_meta:
-            continue
         if isinstance(here, DTensor) and here.shape == value.shape:
-            found[name] = torch.empty_like(here, dtype=value.dtype)
-        else:
-            found[name] = torch.empty_like(value, device="cpu")
-        folder, key = getattr(value, STORED)
-        wanted.setdefault(folder, {})[key] = found[name]
-    for folder, tensors in wanted.items():
-        with without_hints():
-            load(tensors, storage_reader=ShardReader(folder), no_dist=True)
-    return found
+            tensors[name] = torch.empty_like(here, dtype=value.dtype)
+        elif not (isinstance(here, Tensor) and here.is_meta):
+            tensors[name] = torch.empty_like(value, device="cpu")
+    if tensors:
+        marks = {name: getattr(stored[name], STORED) for name in tensors}
+        wanted = {path: tensors[name] for name, (_, path) in marks.items()}
+        folder = next(folder for folder, _ in marks.values())
+        load(cast(dict[str, Any], wanted), checkpoint_id=folder, no_dist=True)
+    return tensors
 
 
 def main(arguments: list[str]) -> None:

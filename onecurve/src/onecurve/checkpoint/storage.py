@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ..compat.of_torch import tree_map_only
-from ..errors import UserError, say
+from ..errors import UserError, in_short, say
 from .file import write_checkpoint
 from .format import not_plain, read_checkpoint, without_numpy_numbers
-from .remote import Mirror, is_address
+from .remote import is_address
 
 
 class LocalFiles(TorchCheckpointIO):
@@ -31,20 +31,16 @@ class LocalFiles(TorchCheckpointIO):
     Args:
         background: Whether training continues while a file is written. The copy is taken at once.
         stop_on_failure: Whether a failed save ends the run.
-        mirror: Uploads each complete checkpoint to an address, too.
     """
 
     keeps_shards: bool = False
     """Whether every rank writes what it holds, so that nothing is gathered."""
 
-    def __init__(
-        self, background: bool = False, stop_on_failure: bool = True, mirror: Mirror | None = None
-    ) -> None:
+    def __init__(self, background: bool = False, stop_on_failure: bool = True) -> None:
         self.background = background
         self.stop_on_failure = stop_on_failure
         self._writer = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._waiting: list[Future[None]] = []
-        self._mirror = mirror
         self._last_failed = False
         self._missing: dict[str | Path, str] = {}
         self._preloaded: tuple[Path, dict[str, Any]] | None = None
@@ -71,10 +67,6 @@ class LocalFiles(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path)
         else:
             write_checkpoint(checkpoint, path)
-
-    def commits(self) -> bool:
-        """Whether this process is the one that completes a checkpoint."""
-        return True
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -119,11 +111,6 @@ class LocalFiles(TorchCheckpointIO):
                 "checkpoint.on_failure=stop"
             )
 
-    def finish_mirror(self) -> None:
-        """At any end of a run: wait for the uploads, and print what is there."""
-        if self._mirror:
-            self._mirror.finish()
-
     def teardown(self) -> None:
         """Lightning calls this at the end of a fit."""
         self.finish()
@@ -139,12 +126,13 @@ class LocalFiles(TorchCheckpointIO):
             self.put(checkpoint, path)
             self._last_failed = False
             self._missing.clear()
-            if self._mirror and self.commits() and not is_address(path):
-                self._mirror.put(Path(path))
-        except OSError as error:
+        except Exception as error:
+            # Each kind of object storage raises errors of its own.
+            if not isinstance(error, OSError) and not is_address(path):
+                raise
             self._last_failed = True
-            reason = error.strerror or str(error)
-            if error.errno == errno.ENOSPC:
+            reason = getattr(error, "strerror", None) or in_short(error) or type(error).__name__
+            if getattr(error, "errno", None) == errno.ENOSPC:
                 reason = "the disk is full"
             if not _exists(path):
                 self._missing[path] = reason
@@ -160,11 +148,8 @@ class LocalFiles(TorchCheckpointIO):
             )
 
     def _remove(self, path: str | Path) -> None:
-        if self._last_failed:
-            return
-        super().remove_checkpoint(path)
-        if self._mirror and not is_address(path):
-            self._mirror.remove(Path(path))
+        if not self._last_failed:
+            super().remove_checkpoint(path)
 
 
 class ShardedFolders(LocalFiles):
@@ -192,9 +177,6 @@ class ShardedFolders(LocalFiles):
                 "name one, or use checkpoint.format=file"
             )
         write_shards(checkpoint, Path(path), self._group)
-
-    def commits(self) -> bool:
-        return self._group is None or dist.get_rank(self._group) == 0
 
 
 def _exists(path: str | Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.file import newest_checkpoint
-from ..checkpoint.remote import fetch, find
+from ..checkpoint.remote import DIRPATH, LAST, fetch, find, folder_of
 from ..errors import UserError
 from ..machine import Ranks
 from .addresses import ANSWER, gone, store_of_attempt, wait
@@ -99,15 +99,9 @@ def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunCon
     """
     limit = float(config["launch"]["timeout_seconds"]) if "launch" in config else 600.0
     members = _members(ranks, limit)
-    run_dir, attempt = agree(members, ranks, run_dir, mirror_of(config))
+    run_dir, attempt = agree(members, ranks, run_dir, folder_of(config))
     # The context keeps `members` alive, and with them the store that the process group will use.
     return RunContext(run_dir, members, attempt)
-
-
-def mirror_of(config: Mapping[str, Any]) -> str | None:
-    """`checkpoint.mirror_to`; in `evaluate.py` and others, `checkpoint` is a file instead."""
-    settings = config.get("checkpoint")
-    return settings.get("mirror_to") if isinstance(settings, Mapping) else None
 
 
 def _members(ranks: Ranks, limit: float) -> Members:
@@ -142,41 +136,46 @@ def _run_dir_note() -> Path | None:
 
 
 def agree(
-    members: Members, ranks: Ranks, run_dir: Path, mirror: str | None
+    members: Members, ranks: Ranks, run_dir: Path, address: str | None
 ) -> tuple[Path, Attempt]:
     """Let rank 0 decide for all: the run directory, and what an attempt resumes from.
 
-    Nodes that do not share the first one's disk fetch the checkpoint from the mirror.
+    That is a file on a disk which all ranks see, or a copy of last.ckpt at an address.
     """
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     note = _run_dir_note()
     mine = note.read_text() if note and note.exists() else None
     noted = members.gather("noted", [mine, restarts])
+    last = f"{address}/{LAST}"
 
     def decide() -> list[Any]:
         earlier = next((directory for directory, _ in noted if directory), None)
         # torchrun does not count a restart because a node has come or left.
         number = max(int(earlier is not None), *(count for _, count in noted))
         directory = earlier or str(run_dir)
-        newest = newest_checkpoint(Path(directory))[0] if number else None
-        return [directory, number, str(newest) if newest else None]
+        if not number:
+            return [directory, number, None, None]
+        if address:
+            return [directory, number, None, find(DIRPATH, last, needed=False)]
+        newest = newest_checkpoint(Path(directory))[0]
+        return [directory, number, str(newest) if newest else None, None]
 
-    directory, number, checkpoint = members.broadcast("attempt", decide)
+    directory, number, checkpoint, found = members.broadcast("attempt", decide)
     if note and ranks.local_rank == 0:
         note.write_text(directory)
+    if found:
+        checkpoint = str(fetch(DIRPATH, last, found))
     if checkpoint is None:
         return Path(directory), Attempt(number)
     lacking = sum(members.gather("lacks", not os.path.exists(checkpoint)))
 
-    def find_another() -> Any:
-        if lacking and mirror is None:
+    def reject_lacking() -> None:
+        if lacking:
             raise UserError(
                 f"launch.max_restarts: {lacking} of {ranks.world_size} ranks have no access to "
-                f"{checkpoint}; use a disk that all nodes share, or send each checkpoint to an "
-                "address with checkpoint.mirror_to"
+                f"{checkpoint}; use a disk that all nodes share, or write checkpoints to an "
+                f"address: {DIRPATH}=s3://BUCKET/PATH"
             )
-        return find("checkpoint.mirror_to", str(mirror)) if lacking else None
 
-    if found := members.broadcast("another", find_another):
-        checkpoint = str(fetch("checkpoint.mirror_to", str(mirror), found))
+    members.broadcast("lacking", reject_lacking)
     return Path(directory), Attempt(number, checkpoint)

@@ -1,4 +1,4 @@
-"""Builds optimizers with a learning rate for each part of the network, and fused where possible."""
+"""Builds optimizers with a learning rate for each part of the network."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..compat.of_torch import does_not_unscale, local_shard, never_captured, tree_map_only
+from ..compat.of_torch import does_not_unscale, local_shard, never_captured
 from ..errors import UserError, in_short, nearest
 
 NamedParameters = Iterable[tuple[str, nn.Parameter] | nn.Parameter]
-# Arguments that choose a kernel, and change no result: they are not restored from a checkpoint.
+# Arguments that choose a kernel, and change no result: those of the run count, not a checkpoint's.
 KERNELS = ("fused", "foreach", "capturable")
-UNSUPPORTED = (NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 def build_optimizer(
@@ -37,8 +36,7 @@ def build_optimizer(
         lr: learning rate.
         lr_scale: factors of the learning rate by prefixes of parameter names, for
             instance `{backbone: 0.1}`. The longest matching prefix counts. Null means no factor.
-        options: every other argument of the algorithm; `fused="auto"` uses its fused kernel if
-            there is one for these parameters.
+        options: every other argument of the algorithm.
 
     Raises:
         UserError: a value that the algorithm rejects, a name in `lr_scale` that matches no
@@ -70,23 +68,17 @@ def build_optimizer(
         for key, value in options.items()
     }
     groups = parameter_groups(named_parameters, lr, lr_scale)
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    is_free = arguments.get("fused") == "auto"
-    if is_free:
-        del arguments["fused"]
-        if fuses(optimizer_class, parameters, {"lr": lr, **arguments}):
-            arguments["fused"] = True
+    here = [each for group in groups for each in group["params"] if not each.is_meta]
+    if arguments.get("fused") and len({isinstance(each, DTensor) for each in here}) > 1:
+        arguments["fused"] = None  # no kernel takes shards and full tensors together
     try:
         optimizer: Optimizer = optimizer_class(groups, lr=lr, **arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"optimizer ({algorithm}): {error}") from error
-    is_asked = arguments.get("fused") and not is_free
-    if is_asked and not _has_kernel(optimizer_class, parameters, {"lr": lr, **arguments}):
-        raise UserError(
-            f"optimizer.fused=true: {algorithm} has no fused kernel for parameters such as these; "
-            "use optimizer.fused=auto"
-        )
-    optimizer.may_unfuse = is_free  # type: ignore[attr-defined]
+    if arguments.get("fused"):
+        _prepare_fused(optimizer)
+    if not any(parameter.is_cuda for parameter in _parameters(optimizer)):
+        never_captured(optimizer)
     return optimizer
 
 
@@ -152,146 +144,58 @@ def _nearest(prefix: str, names: Sequence[str]) -> str:
     return f"the parts of this network are {', '.join(parts)}"
 
 
-# Fused kernels: one that updates all parameters, where there is one for them.
-#
-# The kernels for the CPU ignore strides (PyTorch 2.15): a gradient with other strides than its
-# parameter, such as a transposed one, would silently be read in the wrong order.
-# `make_contiguous` corrects that, and handles what else a fused kernel does not support.
+def _prepare_fused(optimizer: Optimizer) -> None:
+    """Let gradients be clipped in mixed precision, and every memory layout give the same result.
 
-
-def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]) -> bool:
-    """Whether to use an optimizer's fused kernel for these parameters.
-
-    Args:
-        kind: The class of the optimizer.
-        parameters: All full, or all sharded; those on the device "meta" are another rank's.
-        options: The other arguments of the optimizer.
+    A fused optimizer would unscale gradients itself, after clipping; so Lightning rejects clipping
+    with one, though nothing is scaled in bfloat16. PyTorch's kernels for the CPU ignore strides
+    (torch 2.15): they would silently read a transposed gradient, or moments of a checkpoint in
+    another memory format, in the wrong order.
     """
-    here = _here(parameters)
-    sharded = {isinstance(each, DTensor) for each in here}
-    if len(sharded) != 1 or options.get("foreach") or not all(_is_plain(each) for each in here):
-        return False
-    return _has_kernel(kind, here, options)
-
-
-def _has_kernel(
-    kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]
-) -> bool:
-    """Whether an optimizer has a fused kernel for these parameters, tried on small copies."""
-    if "fused" not in inspect.signature(kind).parameters:
-        return False
-    kinds = {_likeness(each): each for each in _here(parameters)}
-    if not kinds:
-        return True
-    twins = [_twin(each) for each in kinds.values()]
-    try:
-        kind(twins, **{**options, "fused": True}).step()
-    except UNSUPPORTED:
-        return False
-    return True
-
-
-def _here(parameters: Iterable[Tensor]) -> list[Tensor]:
-    return [parameter for parameter in parameters if not parameter.is_meta]
-
-
-def _likeness(tensor: Tensor) -> tuple[Any, ...]:
-    """The properties of a tensor that decide whether a kernel supports it."""
-    spread = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
-    return (tensor.dtype, tensor.device, tensor.ndim, spread)
-
-
-def _twin(tensor: Tensor) -> nn.Parameter:
-    """A parameter with one element and a gradient, like a tensor."""
-    small: Tensor = torch.zeros([1] * tensor.ndim, dtype=tensor.dtype, device=tensor.device)
-    if isinstance(tensor, DTensor):
-        small = DTensor.from_local(small, tensor.device_mesh, tensor.placements, run_check=False)
-    twin = nn.Parameter(small)
-    twin.grad = torch.zeros_like(twin)
-    return twin
-
-
-def _unfuse(optimizer: Optimizer) -> None:
-    """Switch to the default kernels."""
-    for group in optimizer.param_groups:
-        if "fused" in group:
-            group["fused"] = None
+    for parameter in _parameters(optimizer):
+        dense = torch.empty_like(parameter, device="meta")
+        if parameter.is_leaf and dense.stride() != parameter.stride():
+            raise UserError(
+                f"optimizer.fused=true: a parameter of shape {tuple(parameter.shape)} is a view "
+                "with gaps in memory, which fused kernels misread; use optimizer.fused=false"
+            )
     does_not_unscale(optimizer)
+    optimizer.register_step_pre_hook(_before_step)
+    optimizer.register_load_state_dict_post_hook(_lay_out_moments)
 
 
-def leave_unscaling(optimizer: Optimizer, is_scaled: bool) -> None:
-    """Let gradients be clipped, and seen by hooks, unscaled.
+def _before_step(optimizer: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Lay out gradients, after the closure that computes them if one is given."""
+    first, *rest = arguments  # the optimizer itself
+    closure = rest[0] if rest else options.get("closure")
 
-    A fused optimizer unscales them itself, after clipping; so Lightning rejects clipping with one,
-    though nothing is scaled in bfloat16.
+    def with_layout() -> Any:
+        result = closure() if closure else None
+        for parameter in _parameters(optimizer):
+            if parameter.grad is not None:
+                like = _laid_out(parameter.grad, parameter)
+                if like is not parameter.grad:
+                    parameter.grad = like
+        return result
 
-    Args:
-        optimizer: Any; one for which the user asked for the fused kernel keeps it.
-        is_scaled: Whether a gradient scaler is used, as in float16.
-    """
-    if not is_scaled:
-        does_not_unscale(optimizer)
-    elif getattr(optimizer, "may_unfuse", False):
-        _unfuse(optimizer)
-
-
-def prepare_kernels(optimizer: Optimizer, device: torch.device, is_scaled: bool) -> None:
-    """Before a fit: what `keep_kernels` and `leave_unscaling` say; nothing on a CPU is captured."""
-    keep_kernels(optimizer)
-    leave_unscaling(optimizer, is_scaled)
-    if device.type == "cpu":
-        never_captured(optimizer)
-
-
-def keep_kernels(optimizer: Optimizer) -> None:
-    """Keep a run's own choice of kernels when it loads a checkpoint of another."""
-    if not getattr(optimizer, "keeps_kernels", False):
-        optimizer.keeps_kernels = True  # type: ignore[attr-defined]
-        optimizer.register_load_state_dict_pre_hook(_with_own_kernels)
-
-
-def _with_own_kernels(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
-    groups, own = state["param_groups"], optimizer.param_groups
-    if len(groups) != len(own):
+    if closure is None:
+        with_layout()
         return None
-    kept = [
-        {**group, **{key: mine[key] for key in KERNELS if key in mine}}
-        for group, mine in zip(groups, own, strict=True)
-    ]
-    moments = state["state"]
-    if any(group.get("fused") for group in kept):
-        moments = tree_map_only(Tensor, Tensor.contiguous, moments)
-    return {**state, "state": moments, "param_groups": kept}
+    return (first,), {**options, "closure": with_layout}
 
 
-def make_contiguous(optimizer: Optimizer) -> None:
-    """Make gradients contiguous for a fused kernel, or switch to the default kernels.
-
-    Called between the backward pass and the step.
-    """
-    for group in optimizer.param_groups:
-        if not group.get("fused"):
-            continue
-        trained: list[Any] = [p for p in _here(group["params"]) if p.grad is not None]
-        if not _is_fit(trained, optimizer):
-            _unfuse(optimizer)
-            return
-        for parameter in trained:
-            if not local_shard(parameter.grad).is_contiguous():
-                parameter.grad = parameter.grad.contiguous()
+def _lay_out_moments(optimizer: Optimizer) -> None:
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[name] = _laid_out(value, parameter)
 
 
-def _is_fit(parameters: list[Tensor], optimizer: Optimizer) -> bool:
-    if not all(_is_plain(each) and not _is_sparse(each.grad) for each in parameters):
-        return False
-    # SGD's kernel needs momentum of all or of none; a layer that was just unfrozen has none yet.
-    states = [optimizer.state.get(each) or {} for each in parameters]
-    return len({state.get("momentum_buffer") is None for state in states}) <= 1
+def _laid_out(tensor: Tensor, parameter: Tensor) -> Tensor:
+    if local_shard(tensor).stride() == local_shard(parameter).stride():
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor)
 
 
-def _is_plain(parameter: Tensor) -> bool:
-    return local_shard(parameter).is_contiguous()
-
-
-def _is_sparse(gradient: Tensor | None) -> bool:
-    return gradient is not None and gradient.layout is not torch.strided
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -31,7 +31,6 @@ from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..errors import UserError, say
-from ..optim.optimizers import make_contiguous, prepare_kernels
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
 from .batchnorm import is_exact, report_statistics_of_shares, synchronized
@@ -180,9 +179,6 @@ class OneCurve(CallbackAPI):
             for line in fit_to_length(loaded_checkpoint(trainer), schedulers, self.optimizers):
                 if self.is_global_zero:
                     say(line)
-        scaler = getattr(self.precision_plugin, "scaler", None)
-        for optimizer in self.optimizers:
-            prepare_kernels(optimizer, self.root_device, is_scaled=scaler is not None)
         self._step.patch()
         for parallelism in self.parallelisms:
             parallelism.begin(task)
@@ -398,7 +394,6 @@ class OneCurve(CallbackAPI):
             result = closure()
             if isinstance(optimizer, LBFGS):
                 return result if result is None else self.reduce(self._step.scaled(result))
-            make_contiguous(optimizer)
             return result
 
         output = super().optimizer_step(optimizer, backward, model, **kwargs)

@@ -139,7 +139,7 @@ OURS = {
     "logger=wandb logger.wandb.offline=false": "wandb login … logger.wandb.offline=true",
     "logger=wandb project=a/b:c": "project=a/b:c: Weights & Biases … use project=a-b-c",
     f"logger=wandb project={129 * 'x'}": f"128 characters; use project={128 * 'x'}\n",
-    "logger=wandb logger.wandb.version=a?": "use logger.wandb.version=a-",
+    "logger=wandb logger.wandb.id=a?": "use logger.wandb.id=a-",
     "resume=nowhere.ckpt": "resume=nowhere.ckpt … there is no such file",
     "resume=last": "resume=last … no training run … leave it out",
     "resume=empty": "resume=empty … not the directory of a training run",
@@ -147,7 +147,6 @@ OURS = {
     "hydra.run.dir=s3://bucket/run": "a local or a mounted disk … use hydra.run.dir=runs/NAME",
     "paths.runs=s3://bucket": "a local or a mounted disk … use hydra.run.dir=runs/NAME",
     "-m seed=1,2 hydra.sweep.dir=s3://bucket/run": "hydra.sweep.dir=s3://bucket/run … local",
-    "callbacks.checkpoint.dirpath=s3://bucket": "dirpath=s3://bucket … a local or mounted disk",
     "callbacks.checkpoint.dirpath=/proc/x": "/proc/x: cannot be created: … dirpath=checkpoints",
     "callbacks.checkpoint.filename=last": "save_last … callbacks.checkpoint.filename=best",
     "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
@@ -352,10 +351,11 @@ OURS |= {
     }.items()
 }
 OURS |= {
-    "checkpoint.mirror_to=bucket": "is not an address",
-    "checkpoint.mirror_to=s4://bucket/run": "s4 is not a known scheme",
-    "checkpoint.mirror_to=s3://": "is not an address",
-    "checkpoint.mirror_to=file:///dev/null/run": "cannot be written to",
+    "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
+    "callbacks.checkpoint.dirpath=s4://bucket/run": "s4 is not a known scheme; use s3://",
+    "callbacks.checkpoint.dirpath=s3://": "is not an address",
+    "callbacks.checkpoint.dirpath=file:///tmp/run": "use callbacks.checkpoint.dirpath=/tmp/run",
+    "checkpoint.format=sharded callbacks.checkpoint.dirpath=memory://run": "use checkpoint.format=",
     "resume=s4://bucket/run": "s4 is not a known scheme",
     "init=s4://bucket/run": "s4 is not a known scheme",
     "resume=file:///not/there": "there is no checkpoint",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import EPOCH, Cli, Refused, column
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from test_checkpoint_files import files_of_at_most
 
 from onecurve.app.loggers.buffered import BufferedCSVLogger
@@ -19,7 +20,7 @@ from onecurve.app.loggers.wandb_run import earlier_run
 
 def test_tensorboard_has_the_curves(train: Cli) -> None:
     run = train("logger=[csv,tensorboard]", "strategy=ddp").run
-    events = EventAccumulator(str(run / "tensorboard"))
+    events = EventAccumulator(str(*(run / "tensorboard").iterdir()))
     events.Reload()
     for name in ("train/loss", "val/loss", "val/acc", "test/acc"):
         logged = [event.value for event in events.Scalars(name)]
@@ -154,3 +155,24 @@ def test_comet_has_one_experiment_in_its_archives(train: Cli, cli: Cli) -> None:
     name = "trainer|max_epochs"
     epochs = [each["paramValue"] for each in told if each.get("paramName") == name]
     assert list(map(int, epochs)) == [1, 2]
+
+
+def test_tensorboard_names_a_run_by_strategy_and_overrides(train: Cli, warm: Cli) -> None:
+    """Its folder stays when the run is resumed under another strategy."""
+    run = train("logger=[csv,tensorboard]", "optimizer.lr=0.002", "trainer.max_epochs=1").run
+    (folder,) = (run / "tensorboard").iterdir()
+    assert folder.name.startswith("strategy=single,")
+    assert "optimizer.lr=0.002" in folder.name
+    warm("train.py", "resume=last", "strategy=ddp", "trainer.max_epochs=2")
+    assert [*(run / "tensorboard").iterdir()] == [folder]
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert len(events.Scalars("train/loss")) == 2 * EPOCH
+    rows = [
+        summary.tag
+        for file in folder.iterdir()
+        for event in EventFileLoader(str(file)).Load()
+        for summary in event.summary.value
+        if summary.tag == "_hparams_/session_start_info"
+    ]
+    assert rows

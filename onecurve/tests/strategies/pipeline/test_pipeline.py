@@ -99,5 +99,5 @@ def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
     (run,) = run_directories(tmp_path)
     with Image.open(run / "pipeline.png") as picture:
         assert picture.width > picture.height > 100
-    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    events = EventAccumulator(str(*(run / "tensorboard").iterdir())).Reload()
     assert "pipeline" in events.Tags()["images"]

@@ -108,7 +108,7 @@ def test_what_is_trained_is_measured_shown_and_drawn(cli: Cli, tmp_path: Path) -
     for name in ("agreement", "frechet"):
         for of in ("", "_of_real", "_of_noise"):
             assert len(column(trained.run, f"test/{name}{of}")) == 1
-    events = EventAccumulator(str(trained.run / "tensorboard")).Reload()
+    events = EventAccumulator(str(*(trained.run / "tensorboard").iterdir())).Reload()
     # Real images with their words, and drawn ones.
     assert {"images", "samples"} <= set(events.Tags()["images"])
 

@@ -20,13 +20,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from ...checkpoint.file import is_sharded, newest_checkpoint
-from ...checkpoint.remote import is_address
+from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
 from ...errors import UserError
 from ..run.record import external_runs, parsed, quoted, reject_locked, text_of
 from ..run.redaction import MASK, redact_command
 
-MIRROR = "checkpoint.mirror_to"
-ADDRESSES = ("resume", "checkpoint", MIRROR, "init", "init.file")
+ADDRESSES = ("resume", "checkpoint", DIRPATH, "init", "init.file")
 FILES = ("resume", "checkpoint", "init.file")
 SWEEP_FLAGS = ("-m", "--multirun")
 
@@ -69,11 +68,12 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
         # A job of a sweep is resumed as a run of its own.
         if _key(override) not in names and not _key(override).startswith("sweep")
     ]
-    if address := _address_of_job(run_dir):
-        mirror = next((word for word in stored if _key(word) == MIRROR), MIRROR)
-        earlier = [word for word in earlier if _key(word) != MIRROR]
-        if MIRROR not in names:
-            earlier.append(f"{mirror.partition('=')[0]}={quoted(address)}")
+    config = _stored_config(run_dir)
+    address = folder_of(config)
+    if address and "job" in (config.get("sweep") or {}) and DIRPATH not in names:
+        # A job of a sweep has a folder below the address of the sweep.
+        earlier = [word for word in earlier if _key(word) != DIRPATH]
+        earlier.append(f"{DIRPATH}={quoted(address)}")
     for override in earlier:
         if _value(override) == MASK:
             raise UserError(
@@ -84,6 +84,8 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
     # What was added to the configuration with a plus is changed without one.
     added = {_key(override) for override in stored if override.startswith("+")}
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in overrides]
+    if address:
+        bring_last(f"resume={value}: {DIRPATH}", address, run_dir)
     newest, passed_over = newest_checkpoint(run_dir)
     for reason in passed_over:
         print(f"resume: skipped {reason}")
@@ -95,14 +97,10 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 
 
-def _address_of_job(run_dir: Path) -> str | None:
-    """Where a job of a sweep sends its checkpoints: below the address of the sweep."""
+def _stored_config(run_dir: Path) -> dict[str, Any]:
     file = run_dir / "config.yaml"
-    config = yaml.safe_load(file.read_text()) if file.is_file() else {}
-    if "job" not in (config.get("sweep") or {}):
-        return None
-    address: str | None = (config.get("checkpoint") or {}).get("mirror_to")
-    return address
+    config: dict[str, Any] = yaml.safe_load(file.read_text()) if file.is_file() else {}
+    return config
 
 
 def _newest_run(overrides: list[str], config_dir: Path, config_name: str) -> Path:

@@ -32,7 +32,6 @@ Schema = dict[str, Any]
 REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 NULL: Schema = {"type": "null"}
 SCALARS: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
-HAS_TARGET: Schema = {"type": "object", "required": ["_target_"]}
 TEXT = ["string", "number", "boolean"]  # a name may look like a number: `data.class_names=[0,1]`
 
 
@@ -42,7 +41,7 @@ def _either(*parts: Schema) -> Schema:
 
 
 # Hydra's own: at the top of a file, and beside any `_target_`.
-LIST: dict[str, Schema] = {"defaults": {"$ref": "#/definitions/defaults"}}
+LIST: dict[str, Schema] = {"defaults": {"type": "array"}}
 OF_HYDRA: dict[str, Schema] = LIST | {
     "_target_": {"type": "string"},
     "_partial_": _either({"type": "boolean"}),
@@ -100,17 +99,16 @@ def schemas(configs: Path) -> dict[str, Schema]:
     files = of_project(configs)
     of_groups = [file for file in files if not file.is_global]
     primaries = [file for file in files if not file.group]
-    lists = _lists(files)
     found: dict[str, Schema] = {}
     for group in dict.fromkeys(file.place for file in of_groups):
-        defined: dict[str, Schema] = {"defaults": lists}
+        defined: dict[str, Schema] = {}
         schema = _of_group(group, of_groups, defined)
         found[group] = {"$schema": DRAFT, **schema, "definitions": defined}
     for primary in primaries:
-        found[primary.path.stem] = _of_command(primary, of_groups, lists)
+        found[primary.path.stem] = _of_command(primary, of_groups)
     # Experiments are chosen where most is.
     most = max(primaries, key=lambda file: len(_chosen(file)), default=None)
-    found[GLOBAL] = _of_command(most, of_groups, lists)
+    found[GLOBAL] = _of_command(most, of_groups)
     return found
 
 
@@ -138,9 +136,9 @@ def write(configs: Path) -> None:
         path.write_text(json.dumps(schema) + "\n")
 
 
-def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Schema) -> Schema:
+def _of_command(primary: ConfigFile | None, files: list[ConfigFile]) -> Schema:
     """The schema of train.yaml and its like, or of what changes anything in it."""
-    defined: dict[str, Schema] = {"defaults": lists}
+    defined: dict[str, Schema] = {}
     chosen = _chosen(primary) if primary else {file.group.split("/")[0] for file in files}
     name = primary.path.stem if primary else ""
     model = model_of("", {}, name)
@@ -163,20 +161,14 @@ def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Sche
 def _of_group(place: str, files: list[ConfigFile], defined: dict[str, Schema]) -> Schema:
     inside = [file.content for file in files if file.place == place]
     if place in COLLECTIONS:
-        named: dict[str, list[str]] = {}
-        for content in inside:
-            for name, entry in content.items():
-                named.setdefault(name, []).extend(_targets([entry]))
+        named = {name: _targets([entry]) for content in inside for name, entry in content.items()}
         every = list(dict.fromkeys(target for targets in named.values() for target in targets))
         entries = {
             name: _either(_of_targets(targets, defined), NULL) for name, targets in named.items()
         }
-        return {
-            "type": "object",
-            "properties": entries | LIST,
-            # Another of these classes, under a name of the user's.
-            "additionalProperties": _either(_of_targets(every, defined), NULL),
-        }
+        # Another of these classes, under a name of the user's.
+        others = _either(_of_targets(every, defined), NULL)
+        return {"type": "object", "properties": entries | LIST, "additionalProperties": others}
     if targets := _targets(inside):
         return _of_targets(targets, defined)
     model = model_of(place, {}) if place else None
@@ -192,23 +184,6 @@ def _chosen(primary: ConfigFile) -> set[str]:
     """The groups in its list of defaults, by the first part of their names."""
     entries = [entry for entry in primary.defaults if isinstance(entry, dict)]
     return {str(name).split()[-1].split("/")[0] for entry in entries for name in entry}
-
-
-def _lists(files: Iterable[ConfigFile]) -> Schema:
-    """A list of defaults. A choice that is none of these may be a file that was added since."""
-    groups: dict[str, list[str]] = {}
-    for file in files:
-        if file.group:
-            groups.setdefault(file.group, []).append(file.path.stem)
-    choices: dict[str, Schema] = {}
-    entries: dict[str, Schema] = {}
-    for group, names in groups.items():
-        one: Schema = {"anyOf": [{"enum": sorted(set(names))}, {"type": "string"}]}
-        choices[group] = {"anyOf": [one, NULL, {"type": "array", "items": one}]}
-        reference = {"$ref": f"#/definitions/defaults/definitions/{group.replace('/', '~1')}"}
-        entries |= dict.fromkeys((group, f"override /{group}", f"optional {group}"), reference)
-    entry: Schema = {"type": ["string", "object"], "properties": entries}
-    return {"type": "array", "items": entry, "definitions": choices}
 
 
 def of_model(model: type[Config], more: Mapping[str, Schema] = LIST) -> Schema:
@@ -232,33 +207,19 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
     added to the definitions of the file's schema.
     """
     known = {target: model for target in targets if (model := of_target(target))}
-    rules: list[Schema] = []
     for target, model in known.items():
-        defined.setdefault(target, of_model(model, OF_HYDRA))
-        chosen = HAS_TARGET | {"properties": {"_target_": {"const": target}}}
-        rules.append({"if": chosen, "then": {"$ref": f"#/definitions/{target}"}})
-    schema: Schema = {"type": "object", "properties": {"_target_": {"type": "string"}}}
-    if set(targets) == set(known) and known:
-        rules.append({"if": HAS_TARGET, "else": _any_of(known.values())})
-    return schema | ({"allOf": rules} if rules else {})
-
-
-def _any_of(models: Iterable[type[Config]]) -> Schema:
-    """What one of several classes takes, where nothing tells which; known keys are checked."""
-    keys: dict[str, list[Schema]] = {}
-    is_open = False
-    for model in models:
-        described = of_model(model, OF_HYDRA)
-        is_open |= "additionalProperties" not in described
-        for name, key in described["properties"].items():
-            known = keys.setdefault(name, [])
-            known += [key] if key not in known else []
-    merged: Schema = {
-        "properties": {
-            name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in keys.items()
-        }
-    }
-    return merged if is_open else merged | {"additionalProperties": False}
+        named = {"_target_": {"const": target}}
+        defined.setdefault(target, of_model(model, OF_HYDRA | named))
+    other: Schema = {"properties": {"_target_": {"type": "string", "not": {"enum": [*known]}}}}
+    if known and set(targets) == set(known):
+        other["required"] = ["_target_"]
+    keys = {key for target in known for key in defined[target]["properties"]}
+    either: list[Schema] = []
+    for target in known:
+        # A class that takes any key takes none that another alone has.
+        others = dict.fromkeys(keys - set(defined[target]["properties"]), False)
+        either.append({"allOf": [{"$ref": f"#/definitions/{target}"}, {"properties": others}]})
+    return {"type": "object", "anyOf": [*either, other]}
 
 
 def _key(schema: Schema) -> Schema:

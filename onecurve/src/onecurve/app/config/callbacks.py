@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ...checkpoint import remote
 from ...checkpoint.file import cannot_be_made
 from ...config_model import Config
 from ..composed_run import ComposedRun
@@ -14,13 +15,16 @@ from ..displays.options import Options as Displays  # noqa: F401
 from .groups import Count, Time
 
 Mode = Literal["min", "max"]
+TO_WRITE = "s3://BUCKET/PATH"
 DIRECTION = "Whether a smaller (min) or a larger (max) value is better."
 
 
 class BestAndLast(Config):
     """Keeps the best weights by a metric, and the newest state to resume from."""
 
-    dirpath: str | None = Field(None, description="The folder; null for the run directory.")
+    dirpath: str | None = Field(
+        None, description="The folder, or s3://bucket/path; null for the run directory."
+    )
     filename: str | None = Field(None, description="Name of the best; several need {epoch}.")
     monitor: str | None = Field(None, description="The metric that decides which are best.")
     mode: Mode = Field("min", description=DIRECTION)
@@ -65,11 +69,19 @@ class BestAndLast(Config):
                 f"{key}.dirpath={folder}: cannot be created: {reason}; leave it out, or name a "
                 f"folder that you may write to, such as {key}.dirpath=checkpoints"
             )
-        if "://" in folder:
+        if folder.startswith("file://"):
             yield (
-                f"{key}.dirpath={folder}: checkpoints are written to a local or mounted disk; "
-                f"leave it out, or use {key}.dirpath=FOLDER"
+                f"{key}.dirpath={folder}: a folder needs no scheme; use "
+                f"{key}.dirpath=/{folder.partition('://')[2].lstrip('/')}"
             )
+        elif remote.is_address(folder):
+            if reason := remote.refusal(folder):
+                yield f"{key}.dirpath={folder}: {reason.replace(remote.EXAMPLE, TO_WRITE)}"
+            if run.get("checkpoint.format") == "sharded":
+                yield (
+                    f"{key}.dirpath={folder}: shards are written to a folder that all ranks see; "
+                    "use checkpoint.format=file, or leave it out"
+                )
 
 
 class EarlyStopping(Config):

@@ -24,9 +24,6 @@ def _address(value: str) -> str:
     return value
 
 
-Address = Annotated[str, AfterValidator(_address)]
-
-
 def file_or_address(
     wanted: str, damage: Callable[[str], str | None] = missing, *, needed: bool = True
 ) -> AfterValidator:
@@ -56,13 +53,12 @@ class Paths(Config, extra="allow"):
     run: Folder = Field(description="The run directory.")
 
 
-class Checkpoint(Config, extra="allow"):
+class Checkpoint(Config):
     """How a training run writes checkpoints."""
 
     format: Literal["file", "sharded"] = Field(description="One file, or a folder of shards.")
     in_background: bool = Field(alias="async", description="Write in the background.")
     on_failure: Literal["continue", "stop"] = Field(description="What a failed write does.")
-    mirror_to: Address | None = Field(description="Also copy each one here: s3://bucket/path.")
 
 
 class Parity(Config):

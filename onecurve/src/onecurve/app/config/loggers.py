@@ -33,6 +33,7 @@ class BufferedTensorBoardLogger(_Logger, extra="allow"):
     version: int | str | None = Field(None, description="Subfolder for the run; empty for none.")
     seconds_between_writes: float = Field(10, ge=0, description="How long to buffer values.")
     max_queue: int = Field(10, ge=1, description="How many values to buffer at most.")
+    hparams: bool = Field(True, description="Show overrides beside the last metrics.")
     default_hp_metric: bool = Field(True, description="Show hp_metric beside hyperparameters.")
 
 
@@ -54,16 +55,16 @@ class SameRunMLFlowLogger(_Logger, extra="allow"):
             yield refusal
 
 
-class SameRunWandbLogger(_Logger, extra="allow"):
+class WandbLogger(_Logger, extra="allow"):
     """Writes to Weights & Biases."""
 
-    version: str | None = Field(None, description="Null for the run directory's id, or a new one.")
+    id: str | None = Field(None, description="Null for the run directory's, or a new one.")
     project: str | None = Field(None, description="The name under which runs are grouped.")
     offline: bool = Field(False, description="Keep runs on this machine; `wandb sync` sends them.")
     log_model: Literal["all"] | bool = Field(False, description="Also send checkpoints.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        for name, reserved, most in (("project", "/\\#?%:", 128), ("version", "/:;,#?'", None)):
+        for name, reserved, most in (("project", "/\\#?%:", 128), ("id", "/:;,#?'", None)):
             value = str(getattr(self, name) or "")
             if set(reserved).intersection(value) or value[:most] != value:
                 near = re.sub(r"[^\w.-]+", "-", value)[:most]

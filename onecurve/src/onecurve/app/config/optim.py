@@ -29,7 +29,7 @@ class Optimizer(Config, extra="allow"):
     )
     eps: float = Field(1e-8, ge=0, description="Added to denominators.")
     foreach: bool | None = Field(None, description="Use kernels over lists of parameters.")
-    fused: Literal["auto"] | bool | None = Field(None, description="Use a fused kernel; or auto.")
+    fused: bool | None = Field(None, description="Use a fused kernel; null for torch's choice.")
     alpha: float = Field(0.99, ge=0, description="Share of the running average that is kept.")
     dampening: float = Field(0, description="Dampening of the momentum.")
     nesterov: bool = Field(False, description="Nesterov's momentum.")

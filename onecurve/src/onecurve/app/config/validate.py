@@ -41,7 +41,7 @@ TARGETS = {
     "onecurve.app.loggers.buffered.BufferedTensorBoardLogger": "loggers.BufferedTensorBoardLogger",
     "onecurve.app.loggers.comet_run.SameRunCometLogger": "loggers.SameRunCometLogger",
     "onecurve.app.loggers.mlflow_run.SameRunMLFlowLogger": "loggers.SameRunMLFlowLogger",
-    "onecurve.app.loggers.wandb_run.SameRunWandbLogger": "loggers.SameRunWandbLogger",
+    "lightning.pytorch.loggers.WandbLogger": "loggers.WandbLogger",
     "onecurve.optim.optimizers.build_optimizer": "optim.Optimizer",
     "onecurve.optim.schedulers.cosine": "optim.Cosine",
     "onecurve.optim.schedulers.no_scheduler": "optim.NoScheduler",

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.trainer.states import TrainerFn
@@ -43,6 +42,8 @@ class Displays(Callback):
         self.run_dir = Path(run_dir)
         self.options = Options(writer=writer, run_dir=run_dir, **options)
         self._writer: Any = None
+        files = {"wandb": "wandb/*run-*-*", "tensorboard": "**/events.out.tfevents.*"}[writer]
+        self._is_resumed = any(self.run_dir.glob(files))
         self._is_on = False
         self._is_new = False
         self._names_wanted = False
@@ -61,7 +62,7 @@ class Displays(Callback):
             return
         writer = find_writer(trainer, self.options.writer)
         self._is_on = writer is not None
-        is_new = writer is not None and not writer.logger.goes_on
+        is_new = writer is not None and not self._is_resumed
         # Rank 0's answer counts: it may have begun the run by now.
         self._is_new = self._names_wanted = trainer.strategy.broadcast(is_new)
         self._writer = writer if trainer.is_global_zero else None
@@ -143,8 +144,6 @@ class Displays(Callback):
             names = _logged_names(trainer)
             if options.charts:
                 self._writer.charts(names)
-            if options.hparams:
-                self._writer.hparams(_overrides(self.run_dir), names)
         self._names_wanted = False
         every = options.task_every_n_epochs
         if every and isinstance(pl_module, HasDisplays) and epochs % every == 0:
@@ -225,23 +224,6 @@ def _logged_names(trainer: Trainer) -> list[str]:
     """The metrics that the task logs, those of its test, which is to come, among them."""
     logged = sorted(name for name in trainer.callback_metrics if "/" in name)
     return logged + [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
-
-
-def _overrides(run_dir: Path) -> dict[str, Any]:
-    """The overrides of the command line by key; strategy and seed are always among them."""
-    config = yaml.safe_load((run_dir / "config.yaml").read_text())
-    values: dict[str, Any] = {"strategy": config["strategy"]["name"], "seed": config["seed"]}
-    typed: list[str] = yaml.safe_load((run_dir / ".hydra/overrides.yaml").read_text()) or []
-    for override in typed:
-        key, _, value = override.lstrip("+").partition("=")
-        if key.startswith(("~", "paths", "resume")):
-            continue
-        # A group such as model=mlp, or a list, is shown as it was typed.
-        resolved: Any = config
-        for name in key.split("."):
-            resolved = resolved.get(name) if isinstance(resolved, dict) else None
-        values[key] = resolved if isinstance(resolved, bool | int | float) else value
-    return values
 
 
 def _learning_rates(trainer: Trainer) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Writes displays to TensorBoard and Weights & Biases, with a method for each kind."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import import_module
 from typing import Any
@@ -10,7 +10,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.utils.tensorboard.summary import hparams
 
 from .classification import precision_and_recall, precision_recall_figure
 
@@ -62,11 +61,6 @@ class TensorBoardWriter:
             (tn, fp), (fn, tp) = counts[:, index].permute(1, 2, 0)
             values = (tp, fp, tn, fn, precision[index], recall[index], step, len(counts))
             self._add("pr_curve_raw", f"precision_recall/{name}", *values)
-
-    def hparams(self, overrides: Mapping[str, Any], metrics: Sequence[str]) -> None:
-        """A row of the tab "HParams": its metrics are the last values of the scalars."""
-        summaries = hparams(dict(overrides), dict.fromkeys(metrics, 0.0))  # type: ignore[no-untyped-call]
-        self.logger.show(lambda writer: [*map(writer.file_writer.add_summary, summaries)])
 
     def _add(self, kind: str, *values: Any, **options: Any) -> None:
         self.logger.show(lambda writer: getattr(writer, f"add_{kind}")(*values, **options))

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -21,6 +21,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
 from ...errors import say
+from .overrides import overrides_of, title_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -165,21 +166,41 @@ class BufferedCSVLogger(CSVLogger):
 class BufferedTensorBoardLogger(TensorBoardLogger):
     """Buffers scalars and writes them every ``seconds_between_writes``, and at the end.
 
+    TensorBoard names a run by its folder, which is called by the strategy and what was typed. The
+    row of the tab "HParams" is written once names of metrics are known, after the first epoch.
     TensorBoard's writer is a thread. Woken for every scalar, it competes with the training loop for
     Python's global lock, which costs several times what writing does.
     """
 
-    def __init__(self, save_dir: str, seconds_between_writes: float, **options: Any) -> None:
+    def __init__(
+        self, save_dir: str, seconds_between_writes: float, hparams: bool = True, **options: Any
+    ) -> None:
         super().__init__(save_dir, **options)
+        self._wants_hparams = hparams
+        self._names: set[str] = set()
+        self._title: str | None = None
         self._seconds_between_writes = seconds_between_writes
         self._last_write = time.monotonic()
         self._waiting: list[tuple[str, float, int | None, float]] = []
         self._last_step: int | None = None
         self._at_last_step: dict[str, float] = {}
 
+    @property
+    def log_dir(self) -> str:
+        """A subfolder with the run's title; that of its earlier events, if it is resumed."""
+        folder = Path(super().log_dir)
+        if self._title is None:
+            earlier = sorted(folder.rglob("events.out.tfevents.*"))
+            there = str(earlier[-1].parent.relative_to(folder)) if earlier else None
+            self._title = there or title_of(Path(self.save_dir))
+        return str(folder / self._title)
+
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Buffer each value with its step and the time, which TensorBoard shows."""
+        if metrics.get("epoch", 0) >= 1:
+            self._write_hparams()
+        self._names.update(name for name in metrics if name != "epoch" and name[:3] != "lr-")
         now = time.time()
         values = {name: float(value) for name, value in metrics.items()}
         self._waiting += [(name, value, step, now) for name, value in values.items()]
@@ -214,11 +235,6 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         if 0 < wait <= 2:
             time.sleep(wait)
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether the run is resumed."""
-        return "purge_step" in self._kwargs
-
     @rank_zero_only
     def show(self, draw: "Callable[[SummaryWriter], object]") -> None:
         """Pass TensorBoard's writer to a function."""
@@ -235,6 +251,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Write the buffered values. Lightning calls this at the end, also after a failure."""
+        self._write_hparams()
         self._write()
         super().finalize(status)
 
@@ -247,6 +264,20 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
             self._waiting.clear()
         except OSError:
             self._begin_another_file()
+
+    def _write_hparams(self) -> None:
+        """Show the overrides; TensorBoard adds the last value of each metric that is named."""
+        is_run = (Path(self.save_dir) / "config.yaml").is_file()
+        if self._wants_hparams and self._names and is_run:
+            from torch.utils.tensorboard.summary import hparams
+
+            typed, names = (
+                overrides_of(Path(self.save_dir)),
+                dict.fromkeys(sorted(self._names), 0.0),
+            )
+            summaries = hparams(typed, names)  # type: ignore[no-untyped-call]
+            self.show(lambda writer: [*map(cast(Any, writer).file_writer.add_summary, summaries)])
+            self._wants_hparams = False
 
     def _begin_another_file(self) -> None:
         # On a full disk the writer's thread has died.

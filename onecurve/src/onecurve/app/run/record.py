@@ -28,6 +28,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from ... import machine
+from ...checkpoint.remote import is_address
 from ...errors import UserError
 from . import redaction
 
@@ -336,6 +337,8 @@ class Invocation(NamedTuple):
 
     def short(self, path: str | Path) -> str:
         """A path as it is printed: relative to the directory if it is in there."""
+        if is_address(path):
+            return str(path)
         path = Path(os.path.abspath(path))
         is_inside = path.is_relative_to(self.directory)
         return str(path.relative_to(self.directory) if is_inside else path)

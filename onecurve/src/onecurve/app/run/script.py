@@ -72,8 +72,6 @@ def in_rank(
                 raise UserError(line) from error
         raise
     finally:
-        if results.fitted is not None:
-            cast(LocalFiles, results.fitted.strategy.checkpoint_io).finish_mirror()
         close_loggers(run._loggers)
     metrics = dict(results.metrics)
     if returned is not None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
+from ...checkpoint.callback import path_of_last
 from ...checkpoint.storage import LocalFiles
 from ...compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
 from ...launch.context import STOPPING, Stopped
@@ -63,7 +64,7 @@ class StopOnSignal(Checkpoint):
         if self._agreed and not accumulates(trainer):
             if is_epoch_at_its_end(trainer):
                 # There may be no time for the validation.
-                trainer.save_checkpoint(self.file)
+                trainer.save_checkpoint(path_of_last(trainer, self.file))
             else:
                 self._stop(trainer, self._agreed)
 
@@ -113,7 +114,7 @@ class StopOnSignal(Checkpoint):
         self._finish_vote()
         if self.listening is not None:
             (self.listening / STOPPING).touch()
-        trainer.save_checkpoint(self.file)
+        trainer.save_checkpoint(path_of_last(trainer, self.file))
         storage = trainer.strategy.checkpoint_io
         if isinstance(storage, LocalFiles):
             storage.finish()

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ... import machine
-from ...checkpoint.remote import Mirror
+from ...checkpoint.remote import is_address
 from ...checkpoint.storage import LocalFiles, ShardedFolders
 from ...compat.of_lightning import callbacks_of, log_in_place, skip_empty_hooks
 from .instantiate import build, building, trainer_errors
@@ -131,7 +131,7 @@ def trainer_arguments(
     log_in_place()
     skip_empty_hooks(callbacks)
     strategy = strategy_of(cfg)
-    strategy.checkpoint_io = _storage(cfg, run_dir)
+    strategy.checkpoint_io = _storage(cfg)
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
@@ -192,7 +192,7 @@ def best_checkpoint(trainer: Trainer) -> str | None:
     final = [each.final_weights for each in callbacks_of(trainer, HasFinalWeights)]
     best = [each.best_model_path for each in callbacks_of(trainer, ModelCheckpoint)]
     paths = [path for path in final if path]
-    paths += [path for path in best if path and Path(path).exists()]
+    paths += [path for path in best if path and (is_address(path) or Path(path).exists())]
     # Rank 0 wrote them, maybe on a disk of its own.
     return trainer.strategy.broadcast(paths[0] if paths else None)
 
@@ -232,14 +232,9 @@ def close_loggers(loggers: Iterable[Logger]) -> None:
             finish()
 
 
-def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:
+def _storage(cfg: DictConfig) -> LocalFiles:
     settings = cfg.get("checkpoint")
     if not isinstance(settings, DictConfig):
         return LocalFiles()
     kind = ShardedFolders if settings.format == "sharded" else LocalFiles
-    address = settings.get("mirror_to")
-    return kind(
-        settings["async"],
-        stop_on_failure=settings.on_failure == "stop",
-        mirror=Mirror(str(address), run_dir) if address else None,
-    )
+    return kind(settings["async"], stop_on_failure=settings.on_failure == "stop")

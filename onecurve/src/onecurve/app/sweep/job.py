@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from ...checkpoint.file import newest_checkpoint
+from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
 from ...compat.patching import replaced
 from ...errors import say, user_error_behind
 from ...launch.context import (
@@ -96,7 +97,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
                 stack.enter_context(interrupt_ends_job())
             varied = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {varied}" if varied else name, flush=True)
-            _mirror_to_own_folder(config, run_dir)
+            _write_to_own_folder(config, run_dir)
             _run_with_retries(work, config, context, name)
             if members.is_first:
                 _print_what_is_left(config, hydra, time.monotonic() - started)
@@ -126,12 +127,20 @@ def _print_what_is_left(config: DictConfig, hydra: HydraConf, seconds: float) ->
         print(flush=True)
 
 
-def _mirror_to_own_folder(config: DictConfig, run_dir: Path) -> None:
+def _write_to_own_folder(config: DictConfig, run_dir: Path) -> None:
+    """Give checkpoints that a job writes to an address a folder there, as on a disk."""
     # Unresolved, so that the text is stored and not what an environment variable holds.
     plain: Any = OmegaConf.to_container(config, resolve=False)
-    settings = plain.get("checkpoint")
-    if isinstance(settings, dict) and (address := settings.get("mirror_to")):
-        config.checkpoint.mirror_to = f"{str(address).rstrip('/')}/{run_dir.name}"
+    for name, entry in (plain.get("callbacks") or {}).items():
+        if entry and is_address(folder := entry.get("dirpath")):
+            config.callbacks[name].dirpath = f"{folder.rstrip('/')}/{run_dir.name}"
+
+
+def _newest(config: DictConfig, run_dir: Path) -> str:
+    """The newest checkpoint of a job that was interrupted; "" for none."""
+    if address := folder_of(config):
+        bring_last(DIRPATH, address, run_dir)
+    return str(newest_checkpoint(run_dir)[0] or "")
 
 
 def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: str) -> None:
@@ -185,7 +194,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
         line = check(config, str(hydra.job.config_name), overrides)
         if line and members.is_first:
             say(line)
-        newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir)[0] or ""))
+        newest = members.broadcast("newest", lambda: _newest(config, run_dir))
         if newest and "resume" in config:
             print(f"resume: continuing from {Path(newest).name}", flush=True)
             config.resume = newest

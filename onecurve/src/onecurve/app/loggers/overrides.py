@@ -1,0 +1,37 @@
+"""What was typed for a run, by key, as trackers show it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LONGEST_NAME = 200
+# What changes no curve.
+LEFT_OUT = ("callbacks", "logger", "test", "hydra.run.dir")
+
+
+def overrides_of(run_dir: Path) -> dict[str, Any]:
+    """The overrides of the command line by key; strategy and seed are always among them."""
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    values: dict[str, Any] = {"strategy": config["strategy"]["name"], "seed": config["seed"]}
+    typed: list[str] = yaml.safe_load((run_dir / ".hydra/overrides.yaml").read_text()) or []
+    for override in typed:
+        key, _, value = override.lstrip("+").partition("=")
+        if key.startswith(("~", "paths", "resume")):
+            continue
+        # A group such as model=mlp, or a list, is shown as it was typed.
+        resolved: Any = config
+        for name in key.split("."):
+            resolved = resolved.get(name) if isinstance(resolved, dict) else None
+        values[key] = resolved if isinstance(resolved, bool | int | float) else value
+    return values
+
+
+def title_of(run_dir: Path) -> str:
+    """A folder's name that shows the strategy and the overrides; "" outside of a run directory."""
+    if not (run_dir / "config.yaml").is_file():
+        return ""
+    values = overrides_of(run_dir).items()
+    words = ",".join(f"{key}={value}" for key, value in values if key not in LEFT_OUT)
+    return re.sub(r"[^\w.,=+@~-]+", "_", words).strip("_")[:LONGEST_NAME].rstrip("-.,")

@@ -1,0 +1,139 @@
+"""Checkpoints at an address: written there, resumed from exactly, rejected where they cannot be.
+
+`local://` is a folder that fsspec calls by an address; tests/storage has the server of S3.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import (
+    EPOCH,
+    FLOAT64,
+    ROUNDING,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    one_of_a_kind,
+    run_directories,
+)
+from nodes import Start
+from test_resume import dying
+
+DIRPATH = "callbacks.checkpoint.dirpath"
+SHORT = ("test=false", FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
+ONE = (*SHORT, "trainer.max_epochs=1")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("how", one_of_a_kind(["single", "fsdp"], kept=["single"]))
+def test_a_killed_run_continues_elsewhere(
+    train: Cli, trained: Cli, start: Start, tmp_path: Path, bucket: Path, how: str
+) -> None:
+    to = f"{DIRPATH}=local://{bucket}/mine"
+    start(*TINY, *SHORT, f"strategy={how}", to, *dying(EPOCH + 6)).communicate(120)
+    (killed,) = run_directories(tmp_path)
+    assert not (killed / "checkpoints").exists()
+    shutil.rmtree(tmp_path / "runs")
+    again = f"resume=local://{bucket}/mine/last.ckpt"
+    on = train(f"strategy={how}", *SHORT, to, again)
+    assert on.err.count("fetched last.ckpt from") == 1
+    assert "the run before had" not in on.out  # its best is at this address, too
+    whole = trained(f"strategy={how}", *SHORT)
+    curve, theirs = (column(run, "train/loss") for run in (whole.run, on.run))
+    assert len(theirs) == 2 * EPOCH - 16
+    assert largest_difference(curve[-len(theirs) :], theirs) <= ROUNDING
+    assert {file.name for file in (bucket / "mine").iterdir()} == {"best.ckpt", "last.ckpt"}
+
+
+@pytest.mark.compares
+def test_a_run_resumes_in_place_from_its_address(
+    trained: Cli, cli: Cli, start: Start, tmp_path: Path, bucket: Path
+) -> None:
+    to = f"{DIRPATH}=local://{bucket}/mine"
+    start(*TINY, *SHORT, to, *dying(EPOCH + 6)).communicate(120)
+    (run,) = run_directories(tmp_path)
+    on = cli("train.py", "resume=last", "~callbacks.die")
+    assert on.status == 0, on.err
+    assert "from last.ckpt" in on.out
+    for name in ("train/loss", "val/loss"):
+        theirs, ours = (column(each, name) for each in (trained(*SHORT).run, run))
+        assert len(theirs) == len(ours)
+        assert largest_difference(theirs, ours) <= ROUNDING
+
+
+def test_the_best_at_an_address_is_tested_evaluated_and_begun_from(
+    train: Cli, cli: Cli, tmp_path: Path, bucket: Path
+) -> None:
+    there = f"local://{bucket}"
+    run = train(FLOAT64, f"{DIRPATH}={there}")
+    assert "test/acc" in run.metrics
+    assert f"evaluate.py checkpoint={there}/best.ckpt" in run.out
+    evaluated = cli("evaluate.py", f"checkpoint={there}/best.ckpt")
+    assert evaluated.status == 0, evaluated.err
+    begun = train(*ONE, f"init={there}/best.ckpt")
+    assert "weights are from" in begun.out
+    # What the run has recorded can be typed again anywhere.
+    assert f"file: {there}/best.ckpt\n" in (begun.run / "config.yaml").read_text()
+    missing = cli("evaluate.py", f"checkpoint={there}/other.ckpt")
+    assert missing.status == 2
+    assert f"checkpoint={there}/other.ckpt: there is no checkpoint" in missing.err
+    content = bytearray((bucket / "last.ckpt").read_bytes())
+    content[500] ^= 1
+    (bucket / "last.ckpt").write_bytes(content)
+    damaged = cli("train.py", *TINY, f"resume={there}/last.ckpt")
+    assert (damaged.status, damaged.runs) == (2, [])
+    assert "is not a complete checkpoint: its checksum is wrong" in damaged.err
+
+
+def test_an_address_that_cannot_be_written_to_is_rejected_before_training(
+    cli: Cli, bucket: Path
+) -> None:
+    (bucket / "file").write_text("in the way")
+    refused = cli("train.py", *TINY, f"{DIRPATH}=local://{bucket}/file/run")
+    assert refused.status == 2
+    assert f"{DIRPATH}=local://{bucket}/file/run: cannot be written to (" in refused.err
+
+
+@pytest.mark.parametrize("shards", one_of_a_kind([False, True], kept=[False]))
+def test_what_was_copied_there_by_hand_is_fetched(
+    trained: Cli, train: Cli, tmp_path: Path, shards: bool
+) -> None:
+    how = ("strategy=fsdp", "checkpoint.format=sharded") if shards else ()
+    there = tmp_path / "bucket/run"
+    shutil.copytree(trained(*how, *ONE).run, there)
+    on = train(*how, *SHORT, f"resume=file://{there}/checkpoints/last.ckpt")
+    assert on.metrics["global_step"] == 2 * EPOCH
+    assert train(*how, *SHORT, f"resume=file://{there}").metrics["global_step"] == 2 * EPOCH
+
+
+@pytest.mark.long
+def test_jobs_of_a_sweep_have_folders_of_their_own(train: Cli, cli: Cli, bucket: Path) -> None:
+    sweep = (*TINY, *ONE, f"{DIRPATH}=local://{bucket}", "hydra.sweep.dir=runs/sweep")
+    jobs = cli("train.py", "-m", *sweep, "optimizer.lr=0.1,0.01", "sweep/launcher=serial")
+    assert jobs.status == 0, jobs.err
+    names = ["01-optimizer.lr=0.1", "02-optimizer.lr=0.01"]
+    files = ["best.ckpt", "last.ckpt"]
+    assert sorted(each.name for each in bucket.iterdir()) == names
+    assert all(sorted(each.name for each in (bucket / name).iterdir()) == files for name in names)
+    on = train(*SHORT, f"resume=local://{bucket}/{names[0]}")
+    assert on.metrics["global_step"] == 22
+    # In place, as a run of its own, it writes to the same folder.
+    written = (bucket / names[1] / "last.ckpt").stat().st_mtime_ns
+    there = cli("train.py", f"resume=runs/sweep/{names[1]}", "trainer.max_epochs=2")
+    assert there.status == 0, there.err
+    assert sorted(each.name for each in bucket.iterdir()) == names
+    assert (bucket / names[1] / "last.ckpt").stat().st_mtime_ns > written
