@@ -35,6 +35,7 @@ from ..compat.patching import replaced
 from ..errors import UserError, say, some_of
 from .clip import global_norm
 from .collectives import gather_uneven, reject_unlike, shapes_of_all
+from .context_parallel import positions
 from .drift import Drift
 from .full_parameters import full_parameters
 from .mesh.ranks import Ranks, each_rank_has
@@ -194,6 +195,10 @@ class CallbackAPI(Strategy):
         if share is not None and not share.size:
             tensor = tensor[:0]  # a rank without samples works on another rank's
         return gather_uneven(tensor, self.samples_group)
+
+    def positions(self, tensor: Tensor) -> Tensor:
+        """The positions (T,) of a tensor (N, T, ...) in its sequence: see `onecurve.positions`."""
+        return positions(tensor)
 
     # The network
 
