@@ -1179,7 +1179,7 @@ LINES: dict[str, Any] = {
     ),
     "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
     "other memory": (SetsWeights, "tensor", "SetsWeights gives a sharded weight other memory"),
-    "parts": (DrawsParts, "tensor", "initialize parts of a weight in __init__"),
+    "parts": (DrawsParts, "tensor", "with self.trainer.strategy.full_parameters(self)"),
     "between": (
         partial(Stranger, PlacedBetween),
         "pipeline",

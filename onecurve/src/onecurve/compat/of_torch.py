@@ -279,6 +279,17 @@ def operators_of_shards(handlers: Mapping[Any, Callable[..., Any]]) -> Iterator[
             known.pop(operator, None)
 
 
+@contextmanager
+def without_handler(operator: Any) -> Iterator[None]:
+    """Within a handler of `operators_of_shards`: let PyTorch handle the operator."""
+    known = DTensor._op_dispatcher._custom_op_handlers
+    handler = known.pop(operator)
+    try:
+        yield
+    finally:
+        known[operator] = handler
+
+
 def claim(kind: type[Tensor], shape: list[int], of: Tensor) -> Any:
     """A tensor of a wrapper subclass without data, with the dtype and device of another tensor.
 

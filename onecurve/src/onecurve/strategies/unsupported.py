@@ -39,6 +39,10 @@ DIFFERENTLY = (
     "self.trainer.strategy.gradient_norm() for a norm, initialize parts of a weight in __init__, "
     "or use strategy=fsdp"
 )
+FULL = (
+    "{task} uses a function that PyTorch has for full tensors alone on sharded weights; do it in "
+    "`with self.trainer.strategy.full_parameters(self):` between steps, or use strategy=ddp"
+)
 MIXED = "got mixed torch.Tensor and DTensor"
 FREED = "out of bounds for storage of size 0"
 WORDS = {
@@ -71,15 +75,17 @@ WORDS = {
     "len() of a 0-d tensor": READ,  # torch.tensor(list of shards' norms)
     "Sharding propagation failed": DIFFERENTLY,
     "Cross device mesh comm": DIFFERENTLY,
-    "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
-    "weights do; use onecurve.ExponentialMovingAverage or onecurve.StochasticWeightAveraging, or "
-    "use strategy=ddp",
+    "aten.copy_.default got mixed": "full values are copied into sharded weights; do it in `with "
+    "self.trainer.strategy.full_parameters(self):`, use onecurve.ExponentialMovingAverage or "
+    "onecurve.StochasticWeightAveraging for averages of weights, or use strategy=ddp",
     "aten.set_": "{task} gives a sharded weight other memory by set_; write weight.data = ..., or "
     "use strategy=ddp",
     "_is_any_true": "detect_anomaly=True looks into gradients that are sharded, which PyTorch "
     "cannot; use it with strategy=ddp, or strategy=single",
     "Operator c10d.allreduce_": "{task} logs a number that it computes from sharded weights or "
     "gradients; use self.trainer.strategy.gradient_norm() for a norm, or strategy=ddp",
+    "sharding strategy registered": FULL,
+    "as_strided not supported": FULL,
     MIXED: "{task} computes with a sharded parameter, or with a "
     "tensor made like one (zeros_like); call the module that holds it, use "
     "torch.zeros(..., device=self.device), or use strategy=ddp",
