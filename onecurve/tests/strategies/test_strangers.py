@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, prune, weight_norm
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
-from torchmetrics import MeanMetric, MetricTracker, RunningMean, SumMetric
+from torchmetrics import MeanAbsoluteError, MeanMetric, MetricTracker, RunningMean, SumMetric
 
 import onecurve
 from onecurve.errors import UserError
@@ -476,6 +476,19 @@ class Gathers(Stranger):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.call(self, self.outputs(batch))
+        return super().training_step(batch, batch_idx)
+
+
+class LogsErrors(Stranger):
+    """Calls a metric and logs it by step, as Lightning's documentation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error = MeanAbsoluteError()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.error(self.outputs(batch), batch["labels"])
+        self.log("error", self.error)
         return super().training_step(batch, batch_idx)
 
 
@@ -1265,17 +1278,18 @@ def said_in_fits(strategy: str, tasks: Sequence[Callable[[], LightningModule]]) 
 
 
 def test_what_differs_in_ddp_is_said_once() -> None:
-    tasks = [OfItsOwn, Centred, KeepsAQueue, ClampsByHooks, AddsNoise]
+    tasks = [OfItsOwn, Centred, KeepsAQueue, ClampsByHooks, AddsNoise, LogsErrors]
     right = [OfItsOwnAveraged, ByHand, Stranger]
     run = partial(warm_ranks.run, "test_strangers.said_in_fits", processes=2)
-    by_itself, first, queue, hooks, noise, *rest = run(("ddp", [*tasks, *right]))
+    by_itself, first, queue, hooks, noise, errors, *rest = run(("ddp", [*tasks, *right]))
     assert "scale, shift, model.0.weight and 3 more of OfItsOwn became" in by_itself
     assert "average gradients that a step computes by itself, p.grad =" in by_itself
     assert "strategy=ddp: model.0.shift of Centred became different ones on each rank" in first
     assert "strategy=ddp: queue of KeepsAQueue became different ones" in queue
     assert "see the gradient of a rank's own samples" in hooks
     assert "training_step of AddsNoise draws random numbers, different ones on each rank" in noise
-    assert all(each.count("\n") == 0 for each in (by_itself, first, queue, hooks, noise))
+    assert "strategy=ddp: error of a step is that of the first rank's samples, and of" in errors
+    assert all(each.count("\n") == 0 for each in (by_itself, first, queue, hooks, noise, errors))
     assert not any(rest)
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from lightning.fabric.plugins.precision.utils import _DtypeContextManager as DefaultDtype
 from lightning.fabric.utilities.data import _set_sampler_epoch as set_sampler_epoch
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
 from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
@@ -34,12 +33,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .patching import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
-# - DefaultDtype: sets the default dtype in a context, as `Precision.forward_context` does.
 # - set_sampler_epoch: calls `set_epoch` of samplers; Lightning does so after it makes iterators.
 # - ResultMetric: holds a value logged by `self.log`.
 # - IndexBatchSamplerWrapper: the only class from which Lightning reads the predicted indices.
 __all__ = [
-    "DefaultDtype",
     "IndexBatchSamplerWrapper",
     "ResultMetric",
     "flatten_dict",

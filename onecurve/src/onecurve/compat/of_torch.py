@@ -27,7 +27,6 @@ from torch.utils._pytree import (
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import flop_registry
 from torchmetrics import Metric
-from torchmetrics.utilities.data import _squeeze_if_scalar as squeeze_if_scalar
 
 from .patching import replaced
 
@@ -408,11 +407,6 @@ def defaults_of(metric: Metric) -> dict[str, Any]:
 def reductions_of(metric: Metric) -> dict[str, Any]:
     """The function by which each state is reduced over ranks, by name."""
     return metric._reductions
-
-
-def set_value_of_call(metric: Metric, value: Any) -> None:
-    """Set the value of the metric's last call, which Lightning logs on_step."""
-    metric._forward_cache = squeeze_if_scalar(value)
 
 
 @contextmanager
