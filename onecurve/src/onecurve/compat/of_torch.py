@@ -81,12 +81,18 @@ def version_of(tensor: Tensor) -> int:
 
 
 def hooked(module: nn.Module) -> list[str]:
-    """The names of parameters whose gradients hooks see: ``register_hook`` and its like."""
+    """The names of parameters whose gradients hooks of a task see (``register_hook``)."""
     return [
         name
         for name, parameter in module.named_parameters()
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        if _are_foreign(parameter._backward_hooks)
+        or _are_foreign(parameter._post_accumulate_grad_hooks)
     ]
+
+
+def _are_foreign(hooks: Mapping[int, Any] | None) -> bool:
+    modules = [str(getattr(hook, "__module__", "")) for hook in (hooks or {}).values()]
+    return not all(module.startswith("onecurve.") for module in modules)
 
 
 def sees_outputs(module: nn.Module) -> bool:

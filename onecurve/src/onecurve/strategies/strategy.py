@@ -40,7 +40,7 @@ from .clip import clipping_over_ranks
 from .drift import Drift
 from .fsdp.state import replacements_noted, take_shards
 from .layout import lay_out, move, reject_other_shards
-from .manual_backward import manual_backward, pytorchs_backward
+from .manual_backward import ManualBackward
 from .mesh.ranks import laid_out
 from .parallelism import Parallelism
 from .pipeline.remote import restore
@@ -87,6 +87,7 @@ class OneCurve(CallbackAPI):
     _layer_sync: LayerSync | None = None
     _loaders: int = 0
     _is_first_step: bool = True
+    _manual_backward: ManualBackward | None = None
 
     def __init__(
         self,
@@ -197,6 +198,10 @@ class OneCurve(CallbackAPI):
         if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
             here = (self.root_device, self.samples_group, self.is_global_zero)
             self.drift = Drift(task, self.name, *here)
+        self._manual_backward = None
+        if self.ranks is not None and not task.automatic_optimization:
+            self._manual_backward = ManualBackward(task, self.name)
+            self._while_connected.enter_context(self._manual_backward.watched())
         context = self.ranks and self.ranks.context_group
         sees_some = self.data_parallel_size > 1 or context is not None
         if (sees_some or self.parts_group) and trainer.state.fn == TrainerFn.FITTING:
@@ -346,10 +351,7 @@ class OneCurve(CallbackAPI):
         if self.ranks is None:
             return step()
         try:
-            if name != "training_step" or self._connected_module.automatic_optimization:
-                return step()
-            with manual_backward(self, self._weighed):
-                return step()
+            return step()
         except Exception as error:
             if line := self._explain(error):
                 raise line from error
@@ -365,9 +367,9 @@ class OneCurve(CallbackAPI):
         loss = self._weighed(loss)
         if task.automatic_optimization:
             reject_without_gradient(task, loss)
-        if self.ranks is None or task.automatic_optimization:
+        if self._manual_backward is None:
             return super().backward(loss, optimizer, *args, **kwargs)
-        with pytorchs_backward(task, kwargs.pop("inputs", None)):
+        with self._manual_backward.runs(kwargs.pop("inputs", None)):
             return super().backward(loss, optimizer, *args, **kwargs)
 
     def _weighed(self, loss: Tensor) -> Tensor:
