@@ -41,7 +41,7 @@ from .full_parameters import full_parameters
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
-from .prepare import example_of
+from .prepare import example_of, first_inputs
 from .step import TaskStep
 
 
@@ -134,12 +134,12 @@ class CallbackAPI(Strategy):
     # Samples
 
     def example_inputs(self) -> tuple[Tensor, ...] | None:
-        """Example inputs of the network, from the task or the first batch: see `example_of`.
+        """Example inputs of the network: `example_input_array`, or see `first_inputs`.
 
         Returns:
             None if neither the task nor the loader provides them.
         """
-        return example_of(self._connected_module.trainer)
+        return example_of(self._connected_module) or first_inputs(self._connected_module.trainer)
 
     def training_batches(self) -> Iterator[tuple[Any, bool]]:
         """This rank's share of every training batch of an epoch, on its device, as in training.
