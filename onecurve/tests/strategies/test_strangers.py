@@ -1153,8 +1153,12 @@ LINES: dict[str, Any] = {
         "Copies, or a callback such as Lightning's averages of weights, copies a module",
     ),
     "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
-    "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on sharded"),
-    "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a sharded parameter"),
+    "in place": (
+        PenalizedInPlace,
+        "fsdp",
+        "PenalizedInPlace does with sharded weights",
+    ),
+    "weight": (UsesAWeight, "fsdp", "UsesAWeight does with sharded weights"),
     "method": (
         CallsAMethod,
         "fsdp",
@@ -1170,13 +1174,21 @@ LINES: dict[str, Any] = {
         )
         for name in ("ddp", "fsdp", "tensor", "pipeline")
     },
-    "norms": (LogsNorms, "fsdp", "use self.trainer.strategy.gradient_norm()"),
+    "norms": (LogsNorms, "fsdp", "a norm by self.trainer.strategy.gradient_norm()"),
     **{
-        f"averaged, {name}": (Averaged, name, "use onecurve.ExponentialMovingAverage or")
+        f"averaged, {name}": (Averaged, name, "onecurve.ExponentialMovingAverage")
         for name in ("tensor", "pipeline")
     },
-    "slopes": (PenalizesSlopes, "fsdp", "that its step runs by itself (torch.autograd.grad), or"),
-    "input": (partial(Stranger, changed_input), "fsdp", "a layer changes its input in place"),
+    "slopes": (
+        PenalizesSlopes,
+        "fsdp",
+        "PenalizesSlopes does with sharded weights",
+    ),
+    "input": (
+        partial(Stranger, changed_input),
+        "fsdp",
+        "Stranger does with sharded weights",
+    ),
     "rows": (ScalesRows, "ddp", "strategy=ddp: table scales the rows that it looks up (max_norm)"),
     "rows of shards": (ScalesRows, "fsdp", "table scales the rows that it looks up (max_norm)"),
     **{
@@ -1187,26 +1199,30 @@ LINES: dict[str, Any] = {
         )
         for name in ("ddp", "pipeline")
     },
-    "abstract": (AbstractTask, "fsdp", "strategy=fsdp: AbstractTask has another base"),
+    "abstract": (AbstractTask, "fsdp", "strategy=fsdp: a class has another base, such as ABC"),
     **{
         f"hooks, {name}": (ClampsByHooks, name, "and 1 more have hooks (register_hook)")
         for name in ("fsdp", "tensor")
     },
-    "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
+    "unfreezes": (Unfreezes, "tensor", "Unfreezes does with sharded weights"),
     "unfreezes layers": (
         Unfreezes,
         "pipeline",
         "to unfreeze them), of which another rank has some",
     ),
-    "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
-    "other memory": (SetsWeights, "tensor", "SetsWeights gives a sharded weight other memory"),
+    "logs": (LogsAWeight, "tensor", "LogsAWeight does with sharded weights"),
+    "other memory": (
+        SetsWeights,
+        "tensor",
+        "SetsWeights does with sharded weights",
+    ),
     "parts": (DrawsParts, "tensor", "with self.trainer.strategy.full_parameters(self)"),
     "between": (
         partial(Stranger, PlacedBetween),
         "pipeline",
         "the blocks in model.blocks make the stages, and model.forward uses what passes between",
     ),
-    "numbers": (ReadsNumbers, "fsdp", "are read by numpy() or tolist(); call its full_tensor()"),
+    "numbers": (ReadsNumbers, "fsdp", "ReadsNumbers does with sharded weights"),
     "histograms": (DrawsHistograms, "pipeline", "on_train_epoch_end (test_strangers.py:"),
     **{
         f"divided, {name}": (
@@ -1221,7 +1237,7 @@ LINES: dict[str, Any] = {
     "anomaly": (
         Stranger,
         "tensor",
-        "strategy=tensor: detect_anomaly=True looks into gradients that are sharded",
+        "strategy=tensor: Stranger does with sharded weights",
         {"detect_anomaly": True},
     ),
     "alone": (

@@ -371,8 +371,8 @@ class Adapted(Stranger):
         (partial(Own, ByNorm), "pipeline", "ByNorm combines gradients or weights of several"),
         (partial(Stranger, Cached), "pipeline", "calls one that changes what it is given, such as"),
         (Hooked, "pipeline", "hooks of its layers (register_forward_hook) run on the rank"),
-        (Mapped, "tensor", "Mapped maps or differentiates its layers by torch.func"),
-        (Adapted, "fsdp", "Adapted asks torch.autograd.grad for gradients of parameters"),
+        (Mapped, "tensor", "Mapped does with sharded weights"),
+        (Adapted, "fsdp", "Adapted does with sharded weights"),
     ],
 )
 def test_what_cannot_be_is_rejected_in_one_line(
