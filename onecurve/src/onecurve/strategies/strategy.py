@@ -71,8 +71,6 @@ class OneCurve(CallbackAPI):
         report_dir: A folder for pictures of what the strategy does; None for no pictures.
         prints_layers: Whether to print how ranks share the layers. Set it before a fit.
         compiled: What torch.compile compiles: see `ac_compile`. Set it before a fit.
-        count_labels: Whether a loss that is known to be a mean over labels is weighted by the
-            labels of each rank: see `weight`. Set it before a fit.
         compile_backend: The backend of torch.compile; "aot_eager" traces without generating code.
     """
 
@@ -81,7 +79,6 @@ class OneCurve(CallbackAPI):
     prints_layers: bool = True
     compiled: Compiled = "none"
     compile_backend: str = "inductor"
-    count_labels: bool = True
     global_rank: int
     world_size: int
     _layer_sync: LayerSync | None = None
@@ -140,7 +137,6 @@ class OneCurve(CallbackAPI):
         if task.trainer.state.fn == TrainerFn.FITTING:
             self.epochs = TrainingEpochs(task.trainer, stream, self._synchronize)
         self.step.begin(task, self.name, self.epochs)
-        self.step.counts_labels = self.count_labels
         if self.ranks is not None:
             for parallelism in self.parallelisms:
                 parallelism.join(self.name, self.ranks, self.step, self.precision_plugin)

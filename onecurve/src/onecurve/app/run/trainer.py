@@ -146,7 +146,6 @@ def build_trainer(
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
-    strategy.count_labels = cfg.get("count_labels", True)
     with building("trainer"), trainer_errors():
         trainer = RunTrainer(
             **arguments,
