@@ -219,10 +219,16 @@ def _value_of(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-def let_recompile(limit: int) -> None:
+@contextmanager
+def recompiling(limit: int) -> Iterator[None]:
     """Raise the number of variants that `torch.compile` keeps per function to this limit."""
     config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, limit)
+    before = config.recompile_limit
+    config.recompile_limit = max(before, limit)
+    try:
+        yield
+    finally:
+        config.recompile_limit = before
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:

@@ -30,7 +30,7 @@ from ..batch.share import shared_in_step
 from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
-from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
+from ..compat.of_lightning import combined_alike, training_loaders
 from ..compat.patching import replaced
 from ..errors import UserError, say, some_of
 from .clip import global_norm
@@ -327,7 +327,6 @@ class CallbackAPI(Strategy):
         if epochs is not None and epochs.trainer.train_dataloader is None:
             self._take_live_weights(checkpoint)
             epochs.resume_from(Place(checkpoint))
-            ends_with_its_epoch(epochs.trainer)
         return checkpoint
 
     def _take_live_weights(self, checkpoint: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_
 from ..errors import UserError, say
 from ..optim.optimizers import make_contiguous, prepare_kernels
 from ..torch_versions import require
-from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
+from .ac_compile import Compiled, Recomputed, apply_ac_and_compile, variants_kept
 from .batchnorm import is_exact, report_statistics_of_shares, synchronized
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
@@ -206,6 +206,7 @@ class OneCurve(CallbackAPI):
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
+        self._while_connected.enter_context(variants_kept(task, self.compiled))
         reject_other_shards(task, self.name, self.sizes, self.parallelisms)
         sync = self._layer_sync
         if sync is not None and not isinstance(sync, TorchSyncBatchNorm):

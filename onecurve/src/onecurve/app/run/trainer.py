@@ -23,7 +23,7 @@ from torch import Tensor
 from ... import machine
 from ...checkpoint.remote import Mirror
 from ...checkpoint.storage import LocalFiles, ShardedFolders
-from ...compat.of_lightning import callbacks_of, log_in_place, skip_empty_hooks
+from ...compat.of_lightning import callbacks_of, empty_hooks_skipped, logging_in_place
 from ..loggers.buffered import BufferedCSVLogger
 from .instantiate import build, building, trainer_errors
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
@@ -78,6 +78,18 @@ class RunTrainer(Trainer):
 
     earlier_steps: EarlierSteps | None = None
 
+    def fit(self, *args: Any, **kwargs: Any) -> None:
+        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+            super().fit(*args, **kwargs)
+
+    def validate(self, *args: Any, **kwargs: Any) -> Any:
+        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+            return super().validate(*args, **kwargs)
+
+    def test(self, *args: Any, **kwargs: Any) -> Any:
+        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+            return super().test(*args, **kwargs)
+
     @property
     def estimated_stepping_batches(self) -> int | float:
         """Optimizer steps of the run, including those before it was resumed.
@@ -131,7 +143,6 @@ def build_trainer(
 
     With `logs_metrics` metrics.csv is written, whatever loggers there are.
     """
-    log_in_place()
     callbacks = [*instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
     if OmegaConf.select(cfg, "sweep.job"):
         # The first job of a sweep has shown the layers.
@@ -147,7 +158,7 @@ def build_trainer(
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
     with building("trainer"), trainer_errors():
-        trainer = RunTrainer(
+        return RunTrainer(
             **arguments,
             strategy=strategy,
             callbacks=callbacks,
@@ -158,8 +169,6 @@ def build_trainer(
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
             enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
         )
-    skip_empty_hooks(trainer.callbacks)  # type: ignore[attr-defined]
-    return trainer
 
 
 def arguments_of(cfg: DictConfig) -> dict[str, Any]:
