@@ -174,6 +174,7 @@ def test_every_piece_of_python_is_run(project: Path) -> None:
 # Neither a file nor a command: pieces that a page shows.
 SHOWN = {
     ("project", "python"): "tests/test_docs.py of the project",
+    ("contract", "python"): "onecurve/tests/strategies/test_contract.py",
     ("your_network", "python"): "onecurve/tests/strategies/tensor/test_tensor_plan.py",
     ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",
     ("README", "py"): "test_the_librarys_train_py_trains",

@@ -1,20 +1,24 @@
 """Hugging Face losses are means over labels, of which ranks have different numbers."""
 
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import warm_ranks
-from conftest import ROUNDING, one_of_a_kind
+from conftest import ROUNDING
 from lightning.pytorch import LightningModule
+from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.launch import agent
-from onecurve.strategies.weight import labels_in, mean_over_labels
 
 
 class Block(nn.Module):
@@ -88,11 +92,14 @@ class OfTokens(Fine):
     kind = TinyForTokenClassification
 
 
+PAGE = Path(__file__).parents[2] / "docs/your_network.md"
+exec(PAGE.read_text(encoding="utf-8").split("```python\n")[2].split("```")[0], shown := {})
+
+
 class Weighed(Fine):
     """Says itself what counts in a batch that is no pair."""
 
-    def weight(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["labels"][:, 1:] != -100).sum()
+    weight = shown["weight"]
 
 
 def texts() -> tuple[DataLoader[Any], DataLoader[Any]]:
@@ -120,45 +127,25 @@ def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
 
 
-LOSSES = [("ddp", Fine), ("ddp", OfTokens), ("fsdp", Fine), ("pipeline", Fine)]
-
-
 @pytest.mark.compares
-@pytest.mark.parametrize(("way", "task"), one_of_a_kind(LOSSES, kept=[LOSSES[1], LOSSES[3]]))
-def test_the_curve_is_that_of_one_process(way: str, task: Any) -> None:
-    found = onecurve.parity(task, texts, strategy=WAYS[way](), accelerator="cpu", steps=6)
-    assert found.equal, found.table()
-
-
-@pytest.mark.compares
-def test_weight_gets_the_batch_if_it_is_not_a_pair() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_count_by_the_labels_that_a_task_says(way: str) -> None:
     """Values logged for an epoch are weighted as well, unlike with a plain Trainer."""
-    found = onecurve.parity(Weighed, texts, strategy=onecurve.DDP(), accelerator="cpu", steps=6)
+    found = onecurve.parity(Weighed, texts, strategy=WAYS[way](), accelerator="cpu", steps=6)
     apart = {row.quantity: row.relative for row in found.rows}
     assert apart["loss"] <= ROUNDING
     assert apart["weights at the end"] <= ROUNDING
 
 
-def test_which_losses_are_known() -> None:
-    class Said(Fine):
-        def weight(self, batch: Any) -> int:
-            return 1
-
-    class Twice(Fine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.other = TinyForCausalLM()
-
-    assert mean_over_labels(Fine()) == ("TinyForCausalLM", False)
-    assert mean_over_labels(OfTokens()) == ("TinyForTokenClassification", True)
-    assert mean_over_labels(Said()) is None
-    assert mean_over_labels(Twice()) is None
+def said_in_fit(task: type[LightningModule]) -> str:
+    with redirect_stderr(StringIO()) as said:
+        quiet_trainer(onecurve.DDP(), 2, max_epochs=1).fit(task(), *texts())
+    return said.getvalue()
 
 
-def test_how_many_labels_there_are() -> None:
-    labels = torch.tensor([[5, 1, -100], [-100, 2, 3]])
-    assert labels_in({"labels": labels}, with_first=True) == 4
-    assert labels_in({"labels": labels}, with_first=False) == 3
-    assert labels_in({"labels": labels[:, 0]}, with_first=True) is None
-    assert labels_in({"labels": labels.double()}, with_first=True) is None
-    assert labels_in((labels, labels), with_first=True) is None
+def test_labels_that_are_ignored_without_a_word_are_one_line() -> None:
+    run = partial(warm_ranks.run, "test_labels.said_in_fit", processes=2)
+    line = "strategy=ddp: labels of the batch are -100, of which ranks have different numbers"
+    assert run((Fine,)).count(line) == 1
+    assert run((OfTokens,)).count(line) == 1
+    assert "labels" not in run((Weighed,))

@@ -86,7 +86,7 @@ def test_ambiguous_batch_dimensions_are_not_split(capsys: pytest.CaptureFixture[
     assert len(plain) == 4
     assert largest_difference(plain, dp) <= ROUNDING
     said = "".join(capsys.readouterr())
-    assert said.count("forward takes [2, 2, 2], and a batch has 2 samples: they may come") == 1
+    assert said.count("forward takes [2, 2, 2], and samples (2) may be the second dimension") == 1
 
 
 class Counts(Small):

@@ -1,6 +1,7 @@
 """Weights and gradients that a task, or its own optimizer, draws, reads and changes by itself."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,11 @@ def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
     trainer.fit(task(), DataLoader(Samples(), 8), loaders()[1])
 
 
+def full(task: Any) -> Any:
+    """The context in which a task's weights are full; a plain Trainer needs none."""
+    return getattr(task.trainer.strategy, "full_parameters", nullcontext)(task)
+
+
 class Drawn(Stranger):
     """Draws its weights once training begins, and those of some rows again."""
 
@@ -43,7 +49,7 @@ class Drawn(Stranger):
 
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
-            with torch.no_grad():
+            with full(self), torch.no_grad():
                 self.model[0].weight[:3].normal_(0, 0.1)
                 self.model[0].weight.narrow(0, 6, 5)[1].zero_()
                 half, _ = self.model[2].weight.chunk(2)
@@ -74,27 +80,40 @@ class ByFunctions(Stranger):
 
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
-            first, last = self.model[0].weight, self.model[2].weight
-            nn.init.orthogonal_(first)
-            with torch.no_grad():
+            with full(self), torch.no_grad():
+                first, last = self.model[0].weight, self.model[2].weight
+                nn.init.orthogonal_(first)
                 first.fill_diagonal_(0.1)
-                torch.narrow(first, 0, 2, 3).mul_(0.5)
                 torch.chunk(last, 2)[1].bernoulli_(0.5)
-                torch.vsplit(first, 2)[1].mul_(0.5)
                 last[1].copy_(torch.ones(last.shape[1], dtype=last.dtype))
                 last.renorm_(2, 0, 0.5)
 
 
-class ByRows(Stranger):
-    """Changes rows of gradients, and reads norms as numbers."""
+class ByNumbers(Stranger):
+    """Assigns gradients and weights, and reads norms as numbers."""
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradient: Any = self.model[0].weight.grad
-        gradient[0] = 0
-        gradient[4:9] *= 0.5
-        gradient[10].mul_(2)
+        gradient.data = gradient.data * 0.5
         norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
         optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        weight = self.model[2].weight
+        weight.data = F.normalize(weight.data, dim=0)
+
+
+class OfRows(Stranger):
+    """Changes rows of what is sharded without the context."""
+
+    def __init__(self, change: str = "") -> None:
+        super().__init__()
+        self.change = change
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        weight = self.model[0].weight
+        with torch.no_grad():
+            exec(self.change, {"weight": weight, "gradient": weight.grad, "torch": torch, "nn": nn})
 
 
 class BeforeZeroing(Stranger):
@@ -240,7 +259,7 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
         (DrawnEarly, "pipeline"),
         *(
             (each, name)
-            for each in (ByFunctions, ByRows, BeforeZeroing)
+            for each in (ByFunctions, ByNumbers, BeforeZeroing)
             for name in ("fsdp", "tensor")
         ),
         (Fused, "fsdp"),
@@ -352,8 +371,8 @@ class Adapted(Stranger):
         (partial(Own, ByNorm), "pipeline", "ByNorm combines gradients or weights of several"),
         (partial(Stranger, Cached), "pipeline", "calls one that changes what it is given, such as"),
         (Hooked, "pipeline", "hooks of its layers (register_forward_hook) run on the rank"),
-        (Mapped, "tensor", "Mapped maps or differentiates its layers by torch.func"),
-        (Adapted, "fsdp", "Adapted asks torch.autograd.grad for gradients of parameters"),
+        (Mapped, "tensor", "Mapped does with sharded weights"),
+        (Adapted, "fsdp", "Adapted does with sharded weights"),
     ],
 )
 def test_what_cannot_be_is_rejected_in_one_line(
@@ -364,6 +383,45 @@ def test_what_cannot_be_is_rejected_in_one_line(
         onecurve.launch(fit, task, STRATEGIES[strategy](timeout_seconds=8), devices=2)
     assert line in str(rejected.value)
     assert "\n" not in str(rejected.value)
+
+
+CHANGES = [
+    "weight[0] = 0",
+    "gradient[0] = 0",
+    "gradient[4:9] *= 0.5",
+    "weight[:3].normal_()",
+    "weight.narrow(0, 6, 5).zero_()",
+    "torch.chunk(weight, 2)[0].mul_(2)",
+    "weight.view(-1)[3:9] *= 2",
+    "weight.diagonal().zero_()",
+    "weight.fill_diagonal_(0.1)",
+    "weight.renorm_(2, 0, 0.5)",
+    "weight.data.copy_(torch.ones(weight.shape, dtype=weight.dtype))",
+    "nn.init.orthogonal_(weight)",
+]
+
+
+def fits_that_change_rows(strategy: str) -> list[str]:
+    """The lines that reject changes of rows of a sharded weight."""
+    found = []
+    for change in CHANGES:
+        try:
+            fit(partial(OfRows, change), STRATEGIES[strategy]())
+            found.append("it was trained")
+        except Exception as error:
+            found.append(str(user_error_behind(error)))
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "tensor"])
+def test_rows_of_what_is_sharded_are_changed_in_the_context_alone(strategy: str) -> None:
+    run = "test_weights_by_hand.fits_that_change_rows"
+    lines = warm_ranks.run(run, (strategy,), processes=2)
+    trained = [change for change, line in zip(CHANGES, lines, strict=True) if "trained" in line]
+    assert trained == []
+    for line in lines:
+        assert "full_parameters(self)" in line
+        assert "\n" not in line
 
 
 class Pair(Stranger):

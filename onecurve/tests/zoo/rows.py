@@ -143,12 +143,12 @@ ROWS = {
     # Ranks have 5 and 4 samples of a batch: each backward pass counts them.
     "a GAN": Row(gan.Gan, partial(data.plain, 9)),
     "a network that it calls by name": Row(
-        tasks.CallsByName, announced={"dp": r"does not call self\(\.\.\.\), so nothing is split"}
+        tasks.CallsByName, announced={"dp": r"does not call self\(inputs\), so one device"}
     ),
     "an unused layer": Row(
         tasks.Unused,
         refused={
-            "ddp": "net.more.weight, .* get no gradient; .*find_unused",
+            "ddp": "the step before used only some of the parameters; .*find_unused",
             "pipeline": "in another way than by calling net",
         },
     ),
@@ -161,7 +161,9 @@ ROWS = {
         refused=dict.fromkeys(("ddp", "fsdp"), "validation_step logs val/large on some ranks"),
     ),
     "time before batch": Row(
-        tasks.TimeMajor, refused={"dp": "first dimension", "pipeline": "no sequence of layers"}
+        tasks.TimeMajor,
+        refused={"pipeline": "no sequence of layers"},
+        announced={"dp": "may be the second dimension"},
     ),
     "a buffer that counts": Row(
         tasks.Counting,

@@ -142,18 +142,6 @@ class RankLoader(SharedLoader):
             rows, self._totals[number] = cut_rows(batch, self.rank, self.num_replicas, name)
             yield rows
 
-    def first(self) -> Any:
-        """The first batch that the loader will yield; nothing is consumed."""
-        loader = self.loader
-        if loader.batch_sampler is None:
-            of_one = [next(iter(loader.sampler))]
-            read = DataLoader(loader.dataset, None, sampler=of_one, collate_fn=loader.collate_fn)
-            return cut_rows(next(iter(read)), self.rank, self.num_replicas, "")[0]
-        indices = list(next(iter(loader.batch_sampler)))
-        own = [indices[part_of(len(indices), self.rank, self.num_replicas)]]
-        read = DataLoader(loader.dataset, batch_sampler=own, collate_fn=loader.collate_fn)
-        return next(iter(read))
-
 
 class CommonSampler(ResumedSampler):
     """Wraps a sampler that all ranks iterate with the same random numbers.

@@ -26,6 +26,7 @@ from ..compat.of_lightning import (
     callbacks_of,
     callbacks_with_metric,
     combined_alike,
+    ends_with_its_epoch,
     forget_states_of_loaders,
     is_epoch_at_its_end,
     is_in_epoch,
@@ -156,6 +157,7 @@ class TrainingEpochs:
     def resume_from(self, place: Place) -> None:
         """Resume where a checkpoint was written; called before Lightning sets up the loaders."""
         self.place = place
+        self._patches.enter_context(ends_with_its_epoch(self.trainer))
         self.stream.seed = place.random.get("seed", self.stream.seed)
         if place.random:
             now = from_tensors(place.random["now"])

@@ -5,13 +5,12 @@ strategies, callbacks and loggers do: `_setup_model`, `_get_process_group_backen
 `_register_ddp_hooks`, `_save_last_checkpoint`, `_summary` and `_create_experiment`.
 """
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
 import torch
-from lightning.fabric.plugins.precision.utils import _DtypeContextManager as DefaultDtype
 from lightning.fabric.utilities.data import _set_sampler_epoch as set_sampler_epoch
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
 from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
@@ -34,12 +33,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .patching import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
-# - DefaultDtype: sets the default dtype in a context, as `Precision.forward_context` does.
 # - set_sampler_epoch: calls `set_epoch` of samplers; Lightning does so after it makes iterators.
 # - ResultMetric: holds a value logged by `self.log`.
 # - IndexBatchSamplerWrapper: the only class from which Lightning reads the predicted indices.
 __all__ = [
-    "DefaultDtype",
     "IndexBatchSamplerWrapper",
     "ResultMetric",
     "flatten_dict",
@@ -172,9 +169,9 @@ def logged_steps(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
-def ends_with_its_epoch(trainer: Trainer) -> None:
+def ends_with_its_epoch(trainer: Trainer) -> AbstractContextManager[None]:
     """With max_steps, keep Lightning from resuming inside an epoch that had ended."""
-    trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+    return replaced(trainer.fit_loop, "_iteration_based_training", lambda: False)
 
 
 def monitored(trainer: Trainer) -> dict[str, Any]:
@@ -281,24 +278,24 @@ def set_initial_hyperparameters(module: Any, values: Any) -> None:
 # Lightning: patches for speed, with the time that they save in an epoch of an MLP (60,000 images)
 
 
-def log_in_place() -> None:
+@contextmanager
+def logging_in_place() -> Iterator[None]:
     """Make `self.log` move only metrics that are on another device: saves 8 % of the epoch.
 
     Lightning moves a metric to the device of each new value, which copies its attributes even if
     there is nothing to move.
     """
-    if ResultMetric.to.__name__ == "_to_another_device":
-        return
     to = ResultMetric.to
 
-    def _to_another_device(self: ResultMetric, *args: Any, **kwargs: Any) -> ResultMetric:
+    def to_another_device(self: ResultMetric, *args: Any, **kwargs: Any) -> ResultMetric:
         # The value, its default and its number of samples are moved together.
         to_device = len(args) == 1 and isinstance(args[0], torch.device) and not kwargs
         if to_device and self.is_tensor and self.value.device == args[0]:
             return self
         return to(self, *args, **kwargs)
 
-    ResultMetric.to = _to_another_device  # type: ignore[method-assign]
+    with replaced(ResultMetric, "to", to_another_device):
+        yield
 
 
 BATCH_HOOKS = [
@@ -314,13 +311,16 @@ BATCH_HOOKS = [
 ]
 
 
-def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
+@contextmanager
+def empty_hooks_skipped(callbacks: Iterable[Callback]) -> Iterator[None]:
     """Make Lightning skip batch hooks that a callback does not override: saves 4 % of the epoch.
 
     It calls every hook of every callback, some fifty per step, and skips those that are None.
     """
-    for callback in callbacks:
-        for name in BATCH_HOOKS:
-            hook = getattr(callback, name)
-            if getattr(hook, "__func__", None) is getattr(Callback, name):
-                setattr(callback, name, None)
+    with ExitStack() as stack:
+        for callback in callbacks:
+            for name in BATCH_HOOKS:
+                hook = getattr(callback, name)
+                if getattr(hook, "__func__", None) is getattr(Callback, name):
+                    stack.enter_context(replaced(callback, name, None))
+        yield

@@ -27,7 +27,6 @@ from torch.utils._pytree import (
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import flop_registry
 from torchmetrics import Metric
-from torchmetrics.utilities.data import _squeeze_if_scalar as squeeze_if_scalar
 
 from .patching import replaced
 
@@ -82,12 +81,18 @@ def version_of(tensor: Tensor) -> int:
 
 
 def hooked(module: nn.Module) -> list[str]:
-    """The names of parameters whose gradients hooks see: ``register_hook`` and its like."""
+    """The names of parameters whose gradients hooks of a task see (``register_hook``)."""
     return [
         name
         for name, parameter in module.named_parameters()
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        if _are_foreign(parameter._backward_hooks)
+        or _are_foreign(parameter._post_accumulate_grad_hooks)
     ]
+
+
+def _are_foreign(hooks: Mapping[int, Any] | None) -> bool:
+    modules = [str(getattr(hook, "__module__", "")) for hook in (hooks or {}).values()]
+    return not all(module.startswith("onecurve.") for module in modules)
 
 
 def sees_outputs(module: nn.Module) -> bool:
@@ -214,10 +219,16 @@ def _value_of(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-def let_recompile(limit: int) -> None:
+@contextmanager
+def recompiling(limit: int) -> Iterator[None]:
     """Raise the number of variants that `torch.compile` keeps per function to this limit."""
     config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, limit)
+    before = config.recompile_limit
+    config.recompile_limit = max(before, limit)
+    try:
+        yield
+    finally:
+        config.recompile_limit = before
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
@@ -277,6 +288,17 @@ def operators_of_shards(handlers: Mapping[Any, Callable[..., Any]]) -> Iterator[
     finally:
         for operator in handlers:
             known.pop(operator, None)
+
+
+@contextmanager
+def without_handler(operator: Any) -> Iterator[None]:
+    """Within a handler of `operators_of_shards`: let PyTorch handle the operator."""
+    known = DTensor._op_dispatcher._custom_op_handlers
+    handler = known.pop(operator)
+    try:
+        yield
+    finally:
+        known[operator] = handler
 
 
 def claim(kind: type[Tensor], shape: list[int], of: Tensor) -> Any:
@@ -397,11 +419,6 @@ def defaults_of(metric: Metric) -> dict[str, Any]:
 def reductions_of(metric: Metric) -> dict[str, Any]:
     """The function by which each state is reduced over ranks, by name."""
     return metric._reductions
-
-
-def set_value_of_call(metric: Metric, value: Any) -> None:
-    """Set the value of the metric's last call, which Lightning logs on_step."""
-    metric._forward_cache = squeeze_if_scalar(value)
 
 
 @contextmanager

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
+
+from .patches import REPLACED
 
 MISSING = object()
 
@@ -10,6 +13,10 @@ MISSING = object()
 @contextmanager
 def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
     """Replace an attribute or a method of one object, and restore it afterwards."""
+    if isinstance(owner, ModuleType | type):
+        path = owner.__name__ if isinstance(owner, ModuleType) else _path_of(owner)
+        ours = path.startswith("onecurve.")
+        assert ours or f"{path}.{name}" in REPLACED, f"{path}.{name} is not in patches.py"
     before = vars(owner).get(name, MISSING)
     setattr(owner, name, other)
     try:
@@ -19,3 +26,7 @@ def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
+
+
+def _path_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -164,7 +164,7 @@ TO_DO = {
     POSITIONS: "in sharded sequences positions may only be combined in "
     "F.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False), and "
     "onecurve.positions(inputs) returns them; strategy.context=1 keeps sequences unsharded",
-    GRADIENTS: "call self.manual_backward(loss) or loss.backward() if a step computes gradients "
+    GRADIENTS: "call self.manual_backward(loss) if a step computes gradients "
     "itself, and add terms that depend on weights alone, such as a penalty, to the loss",
     LOGGED: "training is the same, but logged values are not: log by self.log or a torchmetrics "
     "object, with batch_size=... (MeanMetric: weight=...) if that is not the number of samples; a "

@@ -7,6 +7,7 @@ which keeps what is expensive), https://docs.pytorch.org/docs/stable/generated/t
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ..compat.of_torch import compile_module, is_compiled_function, let_recompile
+from ..compat.of_torch import compile_module, is_compiled_function, recompiling
 from ..torch_versions import require
 from .layers import called, find_layers
 
@@ -79,8 +80,6 @@ def apply_ac_and_compile(
     if backend == "inductor":
         # Draw the same random numbers as without torch.compile.
         options["options"] = {"fallback_random": True}
-    limit = VARIANTS * (1 + len({type(layer) for layer in chosen}))
-    let_recompile(limit)
     if compiled == "whole":
         _compile_method(module, "forward", options)
     else:
@@ -88,6 +87,13 @@ def apply_ac_and_compile(
             compile_module(layer, options)
     if loss:
         _compile_loss(module, options)
+
+
+def variants_kept(task: nn.Module, compiled: Compiled) -> AbstractContextManager[None]:
+    """Within the context, `torch.compile` keeps variants for all kinds of layers of a task."""
+    if compiled == "none":
+        return nullcontext()
+    return recompiling(VARIANTS * (1 + len({type(part) for part in task.modules()})))
 
 
 def _checkpoint(layer: nn.Module, checkpointed: Callable[..., Any]) -> None:

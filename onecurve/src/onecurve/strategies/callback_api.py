@@ -30,17 +30,18 @@ from ..batch.share import shared_in_step
 from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
-from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
+from ..compat.of_lightning import combined_alike, training_loaders
 from ..compat.patching import replaced
 from ..errors import UserError, say, some_of
 from .clip import global_norm
 from .collectives import gather_uneven, reject_unlike, shapes_of_all
+from .context_parallel import positions
 from .drift import Drift
 from .full_parameters import full_parameters
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
-from .prepare import example_of
+from .prepare import example_of, first_inputs
 from .step import TaskStep
 
 
@@ -133,12 +134,12 @@ class CallbackAPI(Strategy):
     # Samples
 
     def example_inputs(self) -> tuple[Tensor, ...] | None:
-        """Example inputs of the network, from the task or the first batch: see `example_of`.
+        """Example inputs of the network: `example_input_array`, or see `first_inputs`.
 
         Returns:
             None if neither the task nor the loader provides them.
         """
-        return example_of(self._connected_module.trainer)
+        return example_of(self._connected_module) or first_inputs(self._connected_module.trainer)
 
     def training_batches(self) -> Iterator[tuple[Any, bool]]:
         """This rank's share of every training batch of an epoch, on its device, as in training.
@@ -194,6 +195,10 @@ class CallbackAPI(Strategy):
         if share is not None and not share.size:
             tensor = tensor[:0]  # a rank without samples works on another rank's
         return gather_uneven(tensor, self.samples_group)
+
+    def positions(self, tensor: Tensor) -> Tensor:
+        """The positions (T,) of a tensor (N, T, ...) in its sequence: see `onecurve.positions`."""
+        return positions(tensor)
 
     # The network
 
@@ -322,7 +327,6 @@ class CallbackAPI(Strategy):
         if epochs is not None and epochs.trainer.train_dataloader is None:
             self._take_live_weights(checkpoint)
             epochs.resume_from(Place(checkpoint))
-            ends_with_its_epoch(epochs.trainer)
         return checkpoint
 
     def _take_live_weights(self, checkpoint: dict[str, Any]) -> None:

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from ..compat.of_torch import at_end_of_backward, hooked, remove_hooks
-from ..errors import UserError, say, some_of
+from ..compat.of_torch import hooked, remove_hooks
+from ..errors import say, some_of
 from .ac_compile import Recomputed
 from .layout import tensors_of
 from .strategy import Backend, OneCurve
-from .unsupported import UNUSED
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -99,33 +98,6 @@ class DDP(OneCurve, DDPStrategy):
         if isinstance(self.model, DistributedDataParallel) and trained != self._trained:
             remove_hooks(self.model)
             self._setup_model(module)
-
-    def pre_backward(self, closure_loss: Tensor) -> None:
-        """Before the first backward pass, ask for a check of its gradients.
-
-        A task's own `on_after_backward` may remove some afterwards.
-        """
-        super().pre_backward(closure_loss)
-        is_first = not self._has_seen_gradients and self._connected_module.automatic_optimization
-        if is_first and closure_loss.requires_grad:
-            closure_loss.register_hook(  # type: ignore[no-untyped-call]
-                lambda _: at_end_of_backward(self._check_gradients)
-            )
-
-    def _check_gradients(self) -> None:
-        """Reject parameters without a gradient: the ranks would wait for it in the next step."""
-        wrapped = self.model
-        assert isinstance(wrapped, DistributedDataParallel)
-        if wrapped.find_unused_parameters or wrapped.static_graph:
-            return
-        unused = [
-            name
-            for name, parameter in self._connected_module.named_parameters()
-            if parameter.requires_grad and parameter.grad is None
-        ]
-        if unused:
-            names = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
-            raise UserError(f"strategy=ddp: {names} get no gradient; {UNUSED}")
 
     def post_backward(self, closure_loss: Tensor) -> None:
         """After the first backward pass, look for hooks."""

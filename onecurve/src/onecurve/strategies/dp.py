@@ -6,7 +6,8 @@ outputs of all devices. Without a GPU the parts go through the network one after
 Exact: the loss curve of `single`, to float tolerance, for every number of devices and every batch
 size. Not exact: BatchNorm (statistics of each part; on GPUs the first part's are kept), dropout
 (each GPU draws its own masks).
-Requires: the first dimension of every tensor that `forward` takes or returns is the batch.
+Requires: the first dimension of every tensor that `forward` takes or returns is the batch; else one
+device computes all, and a line says so.
 Slower than `ddp`: the network is copied to every GPU in every step. Source:
 https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
 """
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 
 from ..compat.of_lightning import set_device
-from ..compat.of_torch import tensor_leaves, tree_leaves, tree_map, tree_map_only
+from ..compat.of_torch import tensor_leaves, tree_map, tree_map_only
 from ..compat.patching import replaced
 from ..errors import UserError, say
 from .layout import changed, report_changed
@@ -35,11 +36,12 @@ class DP(Single):
     """Data parallelism in one process, over `trainer.devices` devices or parts."""
 
     name = "dp"
-    # The largest number of parts that a training batch has been split into so far.
-    _parts: int = 0
-    _has_said: bool = False
-    # The buffers that parts of the first training batch have changed; None later.
-    _changed: dict[str, None] | None = None
+    _reports_first: bool = True
+    # Why a batch was not split, once it has been said.
+    _reported: str = ""
+    # The buffers that parts of the first training batch have changed.
+    _changed: dict[str, None]
+    _calls: int = 0
 
     def _call_task(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices.
@@ -47,86 +49,69 @@ class DP(Single):
         The first training step reports if nothing was split, and which buffers will differ.
         """
         module = self._connected_module
-        is_first = name == "training_step" and self._parts == 0
-        self._changed = {} if is_first else None
+        self._changed, self._calls = {}, 0
         with replaced(module, "forward", self._split_forward(module)):
             output = super()._call_task(name, *args)
-        if is_first and self._parts == 0:
-            self._parts = 1
-            say(
-                f"strategy=dp: {name} of {type(module).__name__} does not call self(...), so "
-                "nothing is split and one device computes all; call self(inputs) there, or use "
-                "strategy=ddp"
-            )
-        elif is_first and self._parts > 1:
-            report_changed(module, "dp", "part of a batch", list(self._changed or ()))
+        if name == "training_step" and self._reports_first:
+            self._reports_first = False
+            if not self._calls:
+                self._report(f"{name} of {type(module).__name__} does not call self(inputs)")
+            if self._changed:
+                report_changed(module, "dp", "part of a batch", list(self._changed))
         return output
 
     def _split_forward(self, module: LightningModule) -> Callable[..., Any]:
         devices = self.parallel_devices or [self.root_device]
-        whole = module.forward
-        trains = module.trainer.training
+        full = module.forward
+        samples = self._step.samples if module.trainer.training else None
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            samples = self._step.samples if trains else None
-            count = 1 if self._is_open((args, kwargs), samples) else len(devices)
-            parts = split((args, kwargs), count, samples)
-            if trains:
-                self._parts = max(self._parts, len(parts))
-            looks = self._changed is not None and len(parts) > 1
-            buffers = dict(module.named_buffers()) if looks else {}
-            before = {name: each.clone() for name, each in buffers.items()}
+            self._calls += 1
+            if why := cannot_split((args, kwargs), samples):
+                self._report(why)
+                return full(*args, **kwargs)
+            parts = split((args, kwargs), len(devices))
+            looks = self._reports_first and module.trainer.training and len(parts) > 1
+            before = {name: each.clone() for name, each in module.named_buffers() if looks}
             if self.root_device.type == "cuda":
                 outputs = _on_replicas(module, parts, devices[: len(parts)])
             else:
-                outputs = [whole(*args, **kwargs) for args, kwargs in parts]
-            if self._changed is not None:
-                # What the rest of a step changes, it computes from the full batch.
+                outputs = [full(*args, **kwargs) for args, kwargs in parts]
+            # What the rest of a step changes, it computes from the full batch.
+            if before:
                 self._changed |= dict.fromkeys(changed(before, dict(module.named_buffers())))
             return joined(outputs)
 
         return forward
 
-    def _is_open(self, arguments: Arguments, samples: int | None) -> bool:
-        """Whether the batch may be the first or the second dimension; reported once."""
-        shapes = [
-            list(each.shape)
-            for each in tensor_leaves(arguments)
-            if each.ndim > 2 or (each.ndim == 2 and not each.is_floating_point())
-            if each.shape[0] == each.shape[1] == samples
-        ]
-        if shapes and not self._has_said:
-            self._has_said = True
-            say(
-                f"strategy=dp: forward takes {shapes[0]}, and a batch has {samples} samples: they "
-                "may come first or second, so one device computes all of such a batch; use another "
-                "data.batch_size, or strategy=ddp"
-            )
-        return bool(shapes)
+    def _report(self, why: str) -> None:
+        if not self._reported:
+            self._reported = why
+            say(f"strategy=dp: {why}, so one device computes the full batch; use strategy=ddp")
 
 
-def split(arguments: Arguments, count: int, samples: int | None = None) -> list[Arguments]:
-    """Split every tensor among the arguments of a call into `count` parts along dimension 0.
-
-    Every part gets the other arguments too. A batch of fewer samples makes fewer parts. Rejected
-    are no tensors, first dimensions that differ, and a batch that is the second dimension.
-    """
+def cannot_split(arguments: Arguments, samples: int | None) -> str:
+    """Why the batch of a call cannot be told from its tensors' shapes; "" if it can."""
     tensors = tensor_leaves(arguments)
     if not tensors:
-        kinds = sorted({type(leaf).__name__ for leaf in tree_leaves(arguments)})
-        raise UserError(
-            "strategy=dp: forward takes no tensors to split, but "
-            f"{', '.join(kinds) or 'nothing'}; use strategy=ddp"
-        )
-    sizes = {tensor.shape[:1] for tensor in tensors}
-    is_second = any(t.ndim > 2 and t.shape[1] == samples != t.shape[0] for t in tensors)
-    if len(sizes) != 1 or not tensors[0].ndim or is_second:
-        raise UserError(
-            "strategy=dp: the first dimension of every tensor that forward takes must be the "
-            f"batch, but it got {', '.join(str(list(tensor.shape)) for tensor in tensors)}; "
-            "use strategy=ddp"
-        )
-    count = max(1, min(count, len(tensors[0])))
+        return "forward takes no tensors to split"
+    shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+    if len({tensor.shape[:1] for tensor in tensors}) > 1 or not tensors[0].ndim:
+        return f"forward takes tensors of different first dimensions, {shapes}"
+    for tensor in tensors:
+        # Features of a table may be as many as its rows; tokens may come before samples.
+        may_be_second = tensor.ndim > 2 or (tensor.ndim == 2 and not tensor.is_floating_point())
+        if may_be_second and tensor.shape[1] == samples:
+            return f"forward takes {shapes}, and samples ({samples}) may be the second dimension"
+    return ""
+
+
+def split(arguments: Arguments, count: int) -> list[Arguments]:
+    """Split every tensor among the arguments of a call into `count` parts along dimension 0.
+
+    Every part gets the other arguments too. A batch of fewer samples makes fewer parts.
+    """
+    count = max(1, min(count, len(tensor_leaves(arguments)[0])))
 
     def part(number: int) -> Any:
         def of(tensor: Tensor) -> Tensor:

@@ -1,54 +1,62 @@
-"""Backward passes that a task starts in its step: ``loss.backward()`` or `manual_backward`."""
+"""Backward passes of manual optimization: `self.manual_backward`, as Lightning asks."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
-import torch
-from lightning.pytorch.strategies import Strategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from ..compat.patching import replaced
-
-PYTORCH_BACKWARD = torch.autograd.backward
+from ..errors import UserError
 
 
-@contextmanager
-def manual_backward(strategy: Strategy, weigh: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Within this context, let ``loss.backward()`` do what the strategy's `backward` does.
+class ManualBackward:
+    """Rejects gradients of a task that come from another backward pass than the strategy's.
 
-    `weigh` multiplies a loss by the weight of this rank's share. Lightning's hooks and its loss
-    scaling are left out, as in a plain ``loss.backward()``.
+    ``loss.backward()`` would not weight the loss by this rank's share, and under
+    DistributedDataParallel average nothing.
     """
-    task = strategy.lightning_module
-    assert task is not None
 
-    def backward(losses: Any, *args: Any, inputs: Any = None, **kwargs: Any) -> None:
-        losses = [losses] if isinstance(losses, Tensor) else losses
-        weighed = [weigh(loss) for loss in losses]
-        with pytorchs_backward(task, inputs):
-            strategy.pre_backward(losses)
-            torch.autograd.backward(weighed, *args, **kwargs)
-            strategy.post_backward(losses)
+    def __init__(self, task: nn.Module, strategy: str) -> None:
+        self._task, self._strategy = task, strategy
+        self._is_under_way = False
 
-    with replaced(torch.autograd, "backward", backward):
-        yield
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the gradients that backward passes add to parameters in this context."""
+        with ExitStack() as stack:
+            for parameter in self._task.parameters():
+                if parameter.is_meta or not parameter.is_floating_point():
+                    continue
+                trains = parameter.requires_grad
+                parameter.requires_grad_()  # a frozen one takes no hook, and may be trained later
+                hook = parameter.register_post_accumulate_grad_hook(self._check)  # type: ignore[no-untyped-call]
+                stack.callback(hook.remove)
+                parameter.requires_grad_(trains)
+            yield
 
+    def _check(self, _: Tensor) -> None:
+        if not self._is_under_way:
+            raise UserError(
+                f"strategy={self._strategy}: {type(self._task).__name__} calls loss.backward(), "
+                "which does not know this rank's share of the batch; call "
+                "self.manual_backward(loss), or use strategy=single"
+            )
 
-@contextmanager
-def pytorchs_backward(
-    module: nn.Module, inputs: Tensor | Sequence[Tensor] | None
-) -> Iterator[None]:
-    """Within this context, restore PyTorch's ``loss.backward()``, and support its `inputs`.
+    @contextmanager
+    def runs(self, inputs: Tensor | Sequence[Tensor] | None) -> Iterator[None]:
+        """The context of the strategy's backward pass; `inputs` as for ``loss.backward()``.
 
-    DistributedDataParallel, FSDP2 and pipeline stages wait for the gradients of all parameters.
-    So the pass computes all of them, and gradients of parameters that are not among `inputs` are
-    restored afterwards.
-    """
-    others = [] if inputs is None else _parameters_beside(module, inputs)
-    with gradients_aside(others), replaced(torch.autograd, "backward", PYTORCH_BACKWARD):
-        yield
+        DistributedDataParallel, FSDP2 and pipeline stages wait for the gradients of all parameters.
+        So the pass computes all of them, and gradients of parameters that are not among `inputs`
+        are restored afterwards.
+        """
+        others = [] if inputs is None else _parameters_beside(self._task, inputs)
+        self._is_under_way = True
+        try:
+            with gradients_aside(others):
+                yield
+        finally:
+            self._is_under_way = False
 
 
 @contextmanager

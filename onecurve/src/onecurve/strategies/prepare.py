@@ -16,23 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from ..batch.loader import RankLoader, kept_generators
-from ..batch.random import are_equal, get_state, kept_state, set_state
+from ..batch.loader import kept_generators
+from ..batch.random import kept_state
 from ..batch.share import Share
-from ..batch.walk import Begun
-from ..compat.of_lightning import (
-    IndexBatchSamplerWrapper,
-    batches_read_ahead,
-    loaders_of,
-    sampler_seen,
-    set_loaders,
-    transferred,
-)
+from ..compat.of_lightning import training_loaders, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..compat.patching import replaced
 from ..errors import UserError
@@ -128,86 +118,41 @@ class GlobalBatchDraws(TorchDispatchMode):
         return torch.cat([before, value, after])
 
 
-def example_of(trainer: Trainer) -> tuple[Tensor, ...] | None:
-    """The task's `example_input_array`, or the inputs of the first batch of an ordinary loader.
-
-    Samples are read and moved to the device as in training, without consuming samples or random
-    numbers. Streams and custom samplers are not read, because reading may change what they yield
-    next; nor is a batch that is not ``(inputs, targets)`` where the task has no `prepare`: the
-    result is None then. All ranks call this.
-    """
-    module = trainer.lightning_module
-    example: Any = module.example_input_array
-    if example is None:
-        example = _of_loader(trainer)
+def example_of(task: LightningModule) -> tuple[Tensor, ...] | None:
+    """The task's `example_input_array`; None if it has none, or one that is no tensors."""
+    example: Any = task.example_input_array
     inputs = example if isinstance(example, tuple) else (example,)
     return inputs if all(isinstance(value, Tensor) for value in inputs) else None
 
 
-def _of_loader(trainer: Trainer) -> Any:
-    loop: Any = {
-        TrainerFn.FITTING: trainer.fit_loop,
-        TrainerFn.VALIDATING: trainer.validate_loop,
-        TrainerFn.TESTING: trainer.test_loop,
-        TrainerFn.PREDICTING: trainer.predict_loop,
-    }[trainer.state.fn]  # type: ignore[index]
-    combined = _loaders_early(loop)
-    loader = combined.flattened[0] if combined is not None and combined.flattened else None
-    loader = loader.loader if isinstance(loader, Begun) else loader
-    if not isinstance(loader, RankLoader | DataLoader):
-        return None
-    written = loader.loader if isinstance(loader, RankLoader) else loader
-    if isinstance(loader.dataset, IterableDataset) or not _is_pytorchs(written.batch_sampler):
-        return None
-    module = trainer.lightning_module
-    with kept_state(), kept_generators(written):
-        first = loader.first() if isinstance(loader, RankLoader) else next(iter(loader))
-        batch = trainer.precision_plugin.convert_input(first)
-        batch = transferred(module, batch)
-        made = prepared(module, trainer.strategy.batch_to_device(batch, dataloader_idx=0))
-    return None if made is None else made.inputs
+def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
+    """The inputs of the first training batch, of a loader that is asked for once more.
 
-
-class _SetsUp:
-    """Replaces `setup_data` of a loop whose loaders are needed before Lightning sets them up.
-
-    Until Lightning does, hooks find no loaders, and generators in the state of before.
+    Samples are read and moved to the device as in training, without consuming random numbers.
+    Streams and custom samplers are not read, because reading may change what they yield next; nor
+    is a batch that is not ``(inputs, targets)`` where the task has no `prepare`: the result is None
+    then. All ranks call this.
     """
-
-    def __init__(self, loop: Any) -> None:
-        self.loop = loop
-        self.before = get_state()
-        self.own = vars(loop).get("setup_data")
-        loop.setup_data()
-        self.after = get_state()
-        set_state(self.before)
-        self.combined = loaders_of(loop)
-        set_loaders(loop, None)
-        loop.setup_data = self
-
-    def __call__(self) -> None:
-        del self.loop.setup_data
-        if self.own is not None:
-            self.loop.setup_data = self.own
-        set_loaders(self.loop, self.combined)
-        if are_equal(get_state(), self.before):
-            set_state(self.after)
-        elif (fetcher := batches_read_ahead(self.loop)) is not None:
-            iter(fetcher)  # draws the seeds of workers again
-
-
-def _loaders_early(loop: Any) -> CombinedLoader | None:
-    early = vars(loop).get("setup_data")
-    early = early if isinstance(early, _SetsUp) else None
-    if early is None and loaders_of(loop) is None:
-        early = _SetsUp(loop)
-    return loaders_of(loop) if early is None else early.combined
+    task = trainer.lightning_module
+    with kept_state():
+        loader: Any = next(iter(training_loaders(trainer).flattened), None)
+        if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+            return None
+        if loader.batch_sampler is None or not _is_pytorchs(loader.batch_sampler):
+            return None
+        with kept_generators(loader):
+            indices = [next(iter(loader.batch_sampler))]
+        read = DataLoader(loader.dataset, batch_sampler=indices, collate_fn=loader.collate_fn)
+        batch = trainer.precision_plugin.convert_input(next(iter(read)))
+        batch = transferred(task, batch)
+        made = prepared(task, trainer.strategy.batch_to_device(batch, dataloader_idx=0))
+    inputs = () if made is None else made.inputs
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    return inputs if inputs and all(isinstance(each, Tensor) for each in inputs) else None
 
 
 def _is_pytorchs(batches: Any) -> bool:
-    """Whether a batch sampler is None or PyTorch's own, and so is its sampler."""
-    if isinstance(batches, IndexBatchSamplerWrapper):
-        batches = sampler_seen(batches)
+    """Whether a batch sampler is PyTorch's own, and so is its sampler."""
     parts = (batches, batches.sampler) if type(batches) is BatchSampler else (batches,)
     known = ("torch.utils.data.", "torchdata.", "onecurve.")
-    return batches is None or all(type(part).__module__.startswith(known) for part in parts)
+    return all(type(part).__module__.startswith(known) for part in parts)

@@ -40,7 +40,7 @@ from ..errors import UserError, say
 from .mesh.ranks import Ranks, each_rank_has
 from .prepare import Prepared, prepared, prepared_once, prepares
 from .step_log import StepLog, metrics_kept
-from .weight import Window, labels_in, mean_over_labels, no_loss, rows, weighs, weight_of
+from .weight import Window, ignores_labels, no_loss, rows, weighs, weight_of
 
 
 class TaskStep:
@@ -59,7 +59,6 @@ class TaskStep:
         samples: Samples of that batch, if its loaders tell.
         weight: The factor for this rank's loss.
         weigh: Multiplies a loss by the factor.
-        counts_labels: Whether a loss that is known to be a mean over labels is weighted by them.
         prepared: Inputs and targets of the current batch, if they are known.
         is_running: Whether a step of the task is under way.
         evaluated: In an evaluation the number of the loader, the number of the batch, and this
@@ -70,7 +69,6 @@ class TaskStep:
     name: str
     epochs: TrainingEpochs | None = None
     samples_seen: int = 0
-    counts_labels: bool = True
     share: Share | None = None
     samples: int | None = None
     weight: float = 1.0
@@ -89,9 +87,7 @@ class TaskStep:
     _counted: int = 0
     _reported_uneven: bool = False
     _looks_for_draws: bool = False
-    # The result of `mean_over_labels`; () until it is needed.
-    _by_labels: Any = ()
-    _reported_labels: bool = False
+    _looks_for_ignored: bool = False
 
     def __init__(
         self,
@@ -117,6 +113,7 @@ class TaskStep:
         self._counted = 0
         self._window = None
         self._looks_for_draws = self.ranks is not None and Draws.STEP in self.stream.apart
+        self._looks_for_ignored = self.size > 1
 
     def patch(self) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
@@ -276,8 +273,8 @@ class TaskStep:
         if name == "training_step" and weight is not None:
             self.weight = self._weight_among_ranks(weight)
         self._logs.weight, self._logs.counts = weight, counts
-        if weight is None and name != "predict_step":
-            self._weight_by_labels(batch)
+        if weight is None and name == "training_step" and self._looks_for_ignored:
+            self._report_ignored(batch)
         with ExitStack() as around:
             around.enter_context(prepared_once(module, batch, self.prepared))
             if weight is not None and not weight:  # as in a share that is all padding
@@ -319,27 +316,18 @@ class TaskStep:
         """The factor for this rank's values in a mean over ranks, now."""
         return self._batch_weight if ends_batch(self.module) else self.weight
 
-    def _weight_by_labels(self, batch: Any) -> None:
-        """Weight this rank's loss by its labels, if the loss is known to be a mean over labels."""
-        share = self.share if self.module.trainer.training else self.evaluated[2]
-        if not self.counts_labels or share is None or self.size == 1:
-            return
-        if self._by_labels == ():
-            self._by_labels = mean_over_labels(self.module)
-        own = None if self._by_labels is None else labels_in(batch, self._by_labels[1])
-        if own is None:
-            return
-        if not self._reported_labels and self.module.trainer.is_global_zero:
+    def _report_ignored(self, batch: Any) -> None:
+        """Print, in the first training step, that labels are ignored and nothing says so."""
+        self._looks_for_ignored = False
+        assert self.ranks is not None
+        ignores = self.ranks.all_agree(ignores_labels(batch), all=False)
+        if ignores and self.module.trainer.is_global_zero:
+            kind = type(self.module).__name__
             say(
-                f"strategy={self.name}: the loss of {self._by_labels[0]} is a mean over labels, "
-                "so ranks are weighted by their labels; count_labels=false weights by samples"
+                f"strategy={self.name}: labels of the batch are -100, of which ranks have "
+                f"different numbers, and their losses count by samples; if the loss of {kind} is a "
+                "mean over labels, define weight(self, batch): return (labels != -100).sum()"
             )
-        self._reported_labels = True
-        counted = float(own if share.size else 0)
-        if total := self._sum(counted):
-            part = counted / total
-            self.weight = part * self.size
-            self._logs.weight = torch.tensor(share.total * part, dtype=torch.float64)
 
     def _rows_to_prepare(self) -> Share | None:
         """Which rows of the global batch this rank prepares; None for all of them."""

@@ -7,10 +7,8 @@ may log a value for some batches only, and a collective that some ranks do not j
 mix up values. So at the end of a step the ranks first compare the names in one small message, then
 average.
 
-A torchmetrics metric that a step calls and logs has the value of this rank's share, and a logger
-would get rank 0's. So each call records its arguments, and at the end of the step the resulting
-states are summed over the ranks. States that are not sums, such as lists of predictions, are left
-alone. Values of an epoch are synchronised by torchmetrics itself.
+A torchmetrics metric that a step calls and logs has the value of this rank's share in that step, as
+in Lightning; a line says so. Values of an epoch are synchronised by torchmetrics itself.
 """
 
 import math
@@ -25,19 +23,12 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.utilities.data import dim_zero_cat, dim_zero_sum
-from torchmetrics.wrappers.abstract import WrapperMetric
+from torchmetrics.utilities.data import dim_zero_cat
 
-from ..compat.of_lightning import DefaultDtype, callbacks_of, ends_batch
-from ..compat.of_torch import (
-    defaults_of,
-    reductions_of,
-    set_value_of_call,
-    state_kept,
-    tree_map_only,
-)
+from ..compat.of_lightning import callbacks_of, ends_batch
+from ..compat.of_torch import defaults_of, reductions_of, state_kept
 from ..compat.patching import replaced
-from ..errors import UserError
+from ..errors import UserError, say, some_of
 from .mesh.ranks import Ranks, each_rank_has
 
 # The neutral element of each reduction; a mean gets `batch_size=0` instead.
@@ -57,7 +48,7 @@ class StepLog:
     def __init__(self, ranks: Ranks | None) -> None:
         self._syncs = ranks is not None
         self._compares = ranks is not None and ranks.sizes.data_parallel > 1
-        self._values_group = self._names_group = None if ranks is None else ranks.samples_group
+        self._names_group = None if ranks is None else ranks.samples_group
         if ranks is not None and self._compares and ranks.device.type != "cpu":
             # Names are compared on the CPU, so that no step waits for the GPU.
             members = dist.get_process_group_ranks(ranks.samples_group)
@@ -68,7 +59,7 @@ class StepLog:
         self.is_installed = False
         self._is_in_step = False
         self._kept: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
-        self._metrics: list[Metric] = []
+        self._reported_metrics = False
         self._changes = ExitStack()
 
     def install(self, module: LightningModule) -> None:
@@ -78,11 +69,6 @@ class StepLog:
         self._module, self._log = module, module.log
         if self._syncs and takes(self._log, "sync_dist"):
             self._log = synced(self._log)
-        if self._compares:
-            self._metrics = [part for part in module.modules() if isinstance(part, Metric)]
-            for metric in self._metrics:
-                hook = metric.register_forward_pre_hook(record_call, with_kwargs=True)
-                self._changes.callback(hook.remove)
         # Lightning has given the task's method to each callback.
         for each in (module, *callbacks_of(module.trainer, Callback)):
             self._changes.enter_context(replaced(each, "log", self._log_any))
@@ -104,9 +90,7 @@ class StepLog:
             # Values that only rank 0 logs are not averaged.
             names = [key for key, _, _, options in kept if not options.get("rank_zero_only")]
             self.compare(names, name)
-            for metric in self._logged_by_step(kept, name):
-                share_value(metric, self.counts, self._values_group)
-            forget_calls(self._metrics)
+            self._report_metrics(kept, name)
         for each in kept:
             # Outside of the step, whose precision would give a number another type.
             self._log_of_batch(*each)
@@ -128,20 +112,28 @@ class StepLog:
             )
         self._log(name, value, *args, **options)
 
-    def _logged_by_step(self, kept: Sequence[tuple[Any, ...]], step: str) -> list[Metric]:
-        """The metrics whose value for this batch is logged, once each."""
-        found: dict[int, Metric] = {}
-        for _, value, _, options in kept:
+    def _report_metrics(self, kept: Sequence[tuple[Any, ...]], step: str) -> None:
+        """Print once which metrics show a rank's own samples in a step."""
+        if self._reported_metrics:
+            return
+        names = []
+        for key, value, _, options in kept:
             on_step = options.get("on_step")
-            # Lightning's default.
-            is_by_step = step == "training_step" if on_step is None else on_step
-            if isinstance(value, Metric) and is_by_step:
-                found[id(value)] = value
-        return list(found.values())
+            is_by_step = step == "training_step" if on_step is None else on_step  # as in Lightning
+            if isinstance(value, Metric) and is_by_step and not value.dist_sync_on_step:
+                names.append(key)
+        self._reported_metrics = bool(names)
+        if names and self._module.trainer.is_global_zero:
+            strategy: Any = self._module.trainer.strategy
+            say(
+                f"strategy={strategy.name}: {some_of(names)} of a step is that of the first rank's "
+                "samples, and of an epoch that of all; make the metric with dist_sync_on_step=True "
+                "for that of the global batch in each step, too"
+            )
 
     def compare(self, names: Sequence[str], step: str) -> None:
         """Reject names that only some ranks have logged."""
-        number = crc32("\\n".join(names).encode())
+        number = crc32("\n".join(names).encode())
         extremes = torch.tensor([number, -number])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self._names_group)
         if extremes[0] == -extremes[1]:
@@ -250,52 +242,3 @@ def syncing_over(group: dist.ProcessGroup | None) -> AbstractContextManager[None
         sync(self, dist_sync_fn, process_group or self.process_group or group, **options)
 
     return replaced(Metric, "sync", sync_over)
-
-
-CALL_ARGUMENTS = "_arguments_in_step"
-
-
-def record_call(metric: Metric, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Record the arguments of a call of a metric; a forward pre-hook."""
-    # Detached: a task may be deep-copied, which fails for tensors in a graph.
-    given = tree_map_only(Tensor, Tensor.detach, (args, options))
-    vars(metric)[CALL_ARGUMENTS] = (*given, torch.get_default_dtype())
-
-
-def forget_calls(metrics: Sequence[Metric]) -> None:
-    """Drop the recorded arguments: the step is over."""
-    for metric in metrics:
-        vars(metric).pop(CALL_ARGUMENTS, None)
-
-
-def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -> None:
-    """Set a metric's value for this batch to that of the global batch.
-
-    All ranks call this, whether or not they have called the metric. `counts` tells whether the
-    samples of the step are this rank's own.
-    """
-    if isinstance(metric, WrapperMetric):
-        return  # a Running has no value for a batch, the others no states of their own
-    defaults = defaults_of(metric)
-    sums = all(fx is dim_zero_sum for fx in reductions_of(metric).values())
-    if not defaults or not sums or not all(isinstance(each, Tensor) for each in defaults.values()):
-        return
-    unset = None, None, torch.get_default_dtype()
-    args, options, dtype = vars(metric).get(CALL_ARGUMENTS, unset)
-    called_here = counts and args is not None
-    kind = type(metric)
-    with torch.no_grad(), state_kept(metric), DefaultDtype(dtype):
-        for name, default in defaults.items():
-            setattr(metric, name, default.clone().to(metric.device))
-        if called_here:
-            kind.update(metric, *args, **options)
-        states: dict[str, Tensor] = {name: getattr(metric, name) for name in defaults}
-        # The same message tells how many ranks have called it.
-        parts = [torch.full((1,), float(called_here)).to(metric.device), *states.values()]
-        flat = torch.cat([part.reshape(-1).double() for part in parts])
-        dist.all_reduce(flat, group=group)
-        called, *summed = torch.split(flat, [part.numel() for part in parts])
-        if called.item():
-            for (name, state), total in zip(states.items(), summed, strict=True):
-                setattr(metric, name, total.view_as(state).to(state.dtype))
-            set_value_of_call(metric, kind.compute(metric))

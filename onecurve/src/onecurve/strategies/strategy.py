@@ -32,14 +32,14 @@ from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..errors import UserError, say
 from ..torch_versions import require
-from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
+from .ac_compile import Compiled, Recomputed, apply_ac_and_compile, variants_kept
 from .batchnorm import is_exact, report_statistics_of_shares, synchronized
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
 from .drift import Drift
 from .fsdp.state import replacements_noted, take_shards
 from .layout import lay_out, move, reject_other_shards
-from .manual_backward import manual_backward, pytorchs_backward
+from .manual_backward import ManualBackward
 from .mesh.ranks import laid_out
 from .parallelism import Parallelism
 from .pipeline.remote import restore
@@ -70,8 +70,6 @@ class OneCurve(CallbackAPI):
         report_dir: A folder for pictures of what the strategy does; None for no pictures.
         prints_layers: Whether to print how ranks share the layers. Set it before a fit.
         compiled: What torch.compile compiles: see `ac_compile`. Set it before a fit.
-        count_labels: Whether a loss that is known to be a mean over labels is weighted by the
-            labels of each rank: see `weight`. Set it before a fit.
         compile_backend: The backend of torch.compile; "aot_eager" traces without generating code.
     """
 
@@ -80,12 +78,12 @@ class OneCurve(CallbackAPI):
     prints_layers: bool = True
     compiled: Compiled = "none"
     compile_backend: str = "inductor"
-    count_labels: bool = True
     global_rank: int
     world_size: int
     _layer_sync: LayerSync | None = None
     _loaders: int = 0
     _is_first_step: bool = True
+    _manual_backward: ManualBackward | None = None
 
     def __init__(
         self,
@@ -138,7 +136,6 @@ class OneCurve(CallbackAPI):
         if task.trainer.state.fn == TrainerFn.FITTING:
             self.epochs = TrainingEpochs(task.trainer, stream, self._synchronize)
         self.step.begin(task, self.name, self.epochs)
-        self.step.counts_labels = self.count_labels
         if self.ranks is not None:
             for parallelism in self.parallelisms:
                 parallelism.join(self.name, self.ranks, self.step, self.precision_plugin)
@@ -193,6 +190,10 @@ class OneCurve(CallbackAPI):
         if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
             here = (self.root_device, self.samples_group, self.is_global_zero)
             self.drift = Drift(task, self.name, *here)
+        self._manual_backward = None
+        if self.ranks is not None and not task.automatic_optimization:
+            self._manual_backward = ManualBackward(task, self.name)
+            self._while_connected.enter_context(self._manual_backward.watched())
         context = self.ranks and self.ranks.context_group
         sees_some = self.data_parallel_size > 1 or context is not None
         if (sees_some or self.parts_group) and trainer.state.fn == TrainerFn.FITTING:
@@ -201,6 +202,7 @@ class OneCurve(CallbackAPI):
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
+        self._while_connected.enter_context(variants_kept(task, self.compiled))
         reject_other_shards(task, self.name, self.sizes, self.parallelisms)
         sync = self._layer_sync
         if sync is not None and not isinstance(sync, TorchSyncBatchNorm):
@@ -342,10 +344,7 @@ class OneCurve(CallbackAPI):
         if self.ranks is None:
             return step()
         try:
-            if name != "training_step" or self._connected_module.automatic_optimization:
-                return step()
-            with manual_backward(self, self._weighed):
-                return step()
+            return step()
         except Exception as error:
             if line := self._explain(error):
                 raise line from error
@@ -361,9 +360,9 @@ class OneCurve(CallbackAPI):
         loss = self._weighed(loss)
         if task.automatic_optimization:
             reject_without_gradient(task, loss)
-        if self.ranks is None or task.automatic_optimization:
+        if self._manual_backward is None:
             return super().backward(loss, optimizer, *args, **kwargs)
-        with pytorchs_backward(task, kwargs.pop("inputs", None)):
+        with self._manual_backward.runs(kwargs.pop("inputs", None)):
             return super().backward(loss, optimizer, *args, **kwargs)
 
     def _weighed(self, loss: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Modules, optimizers and losses are rejected before a step where they can be reco
 PyTorch in a step becomes a line that tells the author of a task what to change.
 """
 
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +18,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
 from ..compat.of_torch import hooked
-from ..errors import UserError, some_of
+from ..errors import UserError, in_short, some_of
 from ..torch_versions import require
+from .fsdp.sharding import is_sharded
 from .step_log import StepLog
 
 NEEDS_FULL = {
@@ -30,17 +32,13 @@ PENALTY = (
     "the loss of {task} depends on sharded parameters in another way than through self(inputs); "
     "use weight_decay of the optimizer for a penalty, or strategy=ddp"
 )
-READ = (
-    "the numbers of a sharded parameter are read directly, as Lightning's grad_norm does; use "
-    "self.trainer.strategy.gradient_norm(), or use strategy=ddp"
+SHARDED = (
+    "{task} does with sharded weights or gradients what PyTorch cannot ({said}): compute with them "
+    "by calling the module that holds them, read and change weights between steps in `with "
+    "self.trainer.strategy.full_parameters(self):`, take a norm by "
+    "self.trainer.strategy.gradient_norm(), leave averages to "
+    "onecurve.ExponentialMovingAverage, or use strategy=ddp"
 )
-DIFFERENTLY = (
-    "{task} computes with gradients or weights that are sharded in different ways; use "
-    "self.trainer.strategy.gradient_norm() for a norm, initialize parts of a weight in __init__, "
-    "or use strategy=fsdp"
-)
-MIXED = "got mixed torch.Tensor and DTensor"
-FREED = "out of bounds for storage of size 0"
 WORDS = {
     "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
     "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
@@ -51,44 +49,16 @@ WORDS = {
     "does not support deepcopy": "{task}, or a callback such as Lightning's averages of weights, "
     "copies a module whose parameters are sharded; make the copy in __init__, use "
     "onecurve.StochasticWeightAveraging, or use strategy=ddp",
-    "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
-    "sharded differently from others; unfreeze by requires_grad alone, or use strategy=fsdp",
-    FREED: "parameters of {task} were freed before a backward pass that its step runs by itself "
-    "(torch.autograd.grad), or that reaches a part of a module which it calls by itself; use "
-    "strategy.wrap=[...] with the class of that part, or strategy=ddp",
-    "functorch transform": "{task} maps or differentiates its layers by torch.func, which cannot "
-    "pass through layers that ranks share; use strategy=ddp",
-    "not have been used in the graph": "{task} asks torch.autograd.grad for gradients of "
-    "parameters, and layers compute with others that ranks share; leave that to the backward pass "
-    "of a loss, or use strategy=ddp",
-    "RegisterPostBackwardFunction": "a layer changes its input in place (x += y), and PyTorch "
-    "needs the gradient of that input; write x = x + y in its forward, or use strategy=ddp",
-    "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
-    "PyTorch cannot change its class; make nn.Module the first base, or use strategy=ddp",
-    "its data is not allocated yet": READ,
-    "is not supported for tensor subclasses": "the numbers of a sharded parameter are read by "
-    "numpy() or tolist(); call its full_tensor() on all ranks first, or use strategy=ddp",
-    "len() of a 0-d tensor": READ,  # torch.tensor(list of shards' norms)
-    "Sharding propagation failed": DIFFERENTLY,
-    "Cross device mesh comm": DIFFERENTLY,
-    "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
-    "weights do; use onecurve.ExponentialMovingAverage or onecurve.StochasticWeightAveraging, or "
-    "use strategy=ddp",
-    "aten.set_": "{task} gives a sharded weight other memory by set_; write weight.data = ..., or "
-    "use strategy=ddp",
-    "_is_any_true": "detect_anomaly=True looks into gradients that are sharded, which PyTorch "
-    "cannot; use it with strategy=ddp, or strategy=single",
-    "Operator c10d.allreduce_": "{task} logs a number that it computes from sharded weights or "
-    "gradients; use self.trainer.strategy.gradient_norm() for a norm, or strategy=ddp",
-    MIXED: "{task} computes with a sharded parameter, or with a "
-    "tensor made like one (zeros_like); call the module that holds it, use "
-    "torch.zeros(..., device=self.device), or use strategy=ddp",
+    "object layout differs": "a class has another base, such as ABC, before nn.Module, and "
+    "PyTorch cannot change it; make nn.Module the first base, or use strategy=ddp ({said})",
 }
-"""Our lines, by a part of PyTorch's message; `quoted` stands for what the message quotes last."""
-COMBINES = (
-    "{name} combines several parameters in its step, or needs full ones, and they are sharded; use "
-    "another optimizer, such as AdamW, or strategy=ddp"
+"""Our lines, by a part of PyTorch's message."""
+OF_SHARDS = re.compile(
+    "DTensor|sharding strategy|Sharding propagation|mesh comm|tensor subclasses|0-d tensor|aten::?"
+    "|not allocated yet|storage of size 0|functorch transform|used in the graph|c10d"
+    "|RegisterPostBackward"
 )
+"""What PyTorch's messages are about where it cannot handle shards."""
 CALL = "_wrapped_call_impl"
 """The name of the first frame when an nn.Module is called."""
 STEP = "_call_task"
@@ -171,23 +141,19 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     """Explain an error of PyTorch in one line; None for any other error."""
     said = str(error)
     lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
-    if MIXED in said or FREED in said:
-        lines = [*_past_its_unit(error, module), *lines]
-    if isinstance(error, AssertionError) and not said:
-        # For example `loss += penalty`, which would turn the loss into a DTensor in place.
-        last = extract_tb(error.__traceback__)[-1:]
-        lines = [PENALTY for frame in last if "/distributed/tensor/" in frame.filename]
-    if strategy == "ddp":  # an error of the task itself, in the same words
-        lines = [line for line in lines if not line.endswith("strategy=ddp")]
+    if not lines and is_sharded(module) and _is_of_shards(error):
+        lines = [*_past_its_unit(error, module), SHARDED]
     if not lines:
         return None
-    if name := _stepping(error):
-        lines = [COMBINES.format(name=name)]
-    quoted = ["", *said.split("'")][-2]
-    line = lines[0].format(task=type(module).__name__, quoted=quoted)
-    if strategy == "fsdp":
-        line = line.replace("strategy=fsdp", "strategy=ddp")
+    short = in_short(error, 80) or type(error).__name__
+    line = lines[0].format(task=type(module).__name__, said=short)
     return UserError(f"strategy={strategy}: {line}")
+
+
+def _is_of_shards(error: BaseException) -> bool:
+    last = extract_tb(error.__traceback__)[-1:]
+    inside = any("/torch/distributed/tensor/" in frame.filename for frame in last)
+    return inside or OF_SHARDS.search(str(error)) is not None
 
 
 def _past_its_unit(error: BaseException, task: nn.Module) -> list[str]:
@@ -219,16 +185,6 @@ def _past_its_unit(error: BaseException, task: nn.Module) -> list[str]:
             f"{names[unit]} is called; use strategy.wrap=[{kind}], or strategy=ddp"
         ]
     return []
-
-
-def _stepping(error: BaseException) -> str | None:
-    """The class of the optimizer whose own step failed, but not in its closure."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    names = [frame.f_code.co_name for frame in frames]
-    if "step" not in names or {"closure", "_wrap_closure"} & {*names}:
-        return None
-    last = frames[len(names) - 1 - names[::-1].index("step")].f_locals.get("self")
-    return type(last).__name__ if isinstance(last, Optimizer) else None
 
 
 def _called_alone(error: BaseException) -> list[str]:

@@ -160,12 +160,13 @@ def fives() -> DataLoader[Any]:
 
 
 class LogsItsMetrics(Plain):
-    """Calls metrics and logs them by step, as Lightning's documentation does."""
+    """Calls metrics and logs them by step, of the global batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, syncs: bool = True) -> None:
         super().__init__()
-        self.accuracy, self.val_accuracy = BinaryAccuracy(), BinaryAccuracy()
-        self.others = MetricCollection([BinaryF1Score()])
+        self.accuracy = BinaryAccuracy(dist_sync_on_step=syncs)
+        self.val_accuracy = BinaryAccuracy(dist_sync_on_step=syncs)
+        self.others = MetricCollection([BinaryF1Score(dist_sync_on_step=syncs)])
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         told = self(batch[0]).sigmoid(), (batch[1] > 0).int()

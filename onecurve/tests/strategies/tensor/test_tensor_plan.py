@@ -120,7 +120,7 @@ def test_a_module_is_known_by_its_names_or_its_class(name: str) -> None:
 
 def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
     page = Path(__file__).parents[3] / "docs/your_network.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    block, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     exec(block, names := dict[str, Any]())
     task = Task(names["Attention"](8, 2))
     plan = find_plan(task, {"": task}, None, 2)

@@ -88,10 +88,6 @@ class _Training(Command, extra="allow"):
         "none", description="What torch.compile compiles: each layer, or the whole forward pass."
     )
     compile_backend: str = Field("inductor", description="The backend of torch.compile.")
-    count_labels: bool = Field(
-        True,
-        description="Weight the ranks' losses of a Hugging Face model by their numbers of labels.",
-    )
     gc_every_n_steps: Count | None = Field(
         None, description="Collect Python's garbage every n steps, on all ranks at once."
     )

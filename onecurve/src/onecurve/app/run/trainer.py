@@ -24,7 +24,7 @@ from torch import Tensor
 from ... import machine
 from ...checkpoint.remote import is_address
 from ...checkpoint.storage import LocalFiles, ShardedFolders
-from ...compat.of_lightning import callbacks_of, log_in_place, skip_empty_hooks
+from ...compat.of_lightning import callbacks_of, empty_hooks_skipped, logging_in_place
 from .instantiate import build, building, trainer_errors
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
 
@@ -78,6 +78,18 @@ class RunTrainer(Trainer):
 
     earlier_steps: EarlierSteps | None = None
 
+    def fit(self, *args: Any, **kwargs: Any) -> None:
+        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+            super().fit(*args, **kwargs)
+
+    def validate(self, *args: Any, **kwargs: Any) -> Any:
+        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+            return super().validate(*args, **kwargs)
+
+    def test(self, *args: Any, **kwargs: Any) -> Any:
+        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+            return super().test(*args, **kwargs)
+
     @property
     def estimated_stepping_batches(self) -> int | float:
         """Optimizer steps of the run, including those before it was resumed.
@@ -128,14 +140,11 @@ def trainer_arguments(
     cfg: DictConfig, run_dir: Path, callbacks: list[Callback], loggers: list[Logger]
 ) -> dict[str, Any]:
     """The arguments of a Trainer with the configured strategy, and these callbacks and loggers."""
-    log_in_place()
-    skip_empty_hooks(callbacks)
     strategy = strategy_of(cfg)
     strategy.checkpoint_io = _storage(cfg)
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
-    strategy.count_labels = cfg.get("count_labels", True)
     return {
         **arguments_of(cfg),
         "strategy": strategy,

@@ -30,7 +30,7 @@ from ..collectives import with_hook
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from ..sharded_data import as_if_full
+from ..sharded_data import sharded_data
 from ..unsupported import (
     reject_hooks,
     reject_of_shards,
@@ -103,7 +103,7 @@ class ShardedParameters(Parallelism):
     @contextmanager
     def connected(self, task: LightningModule) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(as_if_full())
+            stack.enter_context(sharded_data(self.name))
             if self.ranks.sizes.pipeline == 1:  # else the stages call the layers
                 set_plain_factories(task)
                 stack.enter_context(steps_as_forward(task))

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Partial
 from torch.nn import functional as F
 
-from ..unsupported import MIXED
 from .regions import Region, full_sum, own_rows
 
 
@@ -74,7 +73,7 @@ def local(parameter: Any) -> Any:
         return None
     if parameter.device_mesh.ndim > 1:
         # FSDP2 has not gathered it for a call, and would not average its gradients over replicas.
-        raise RuntimeError(MIXED)
+        raise RuntimeError("a DTensor is used outside of the module that holds it")
     return parameter.to_local()
 
 

@@ -26,6 +26,10 @@ class CausalLM(FineTuning):
         """Perplexity over the tokens that are not padding."""
         return Perplexity(ignore_index=-100)
 
+    def weight(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The labels that the loss is a mean over: those after each position that are not padding."""
+        return (batch["labels"][:, 1:] != -100).sum()
+
     def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
         """Compare logits (N, T, V) with the token after each position, as the loss does."""
         metric.update(logits[:, :-1], labels[:, 1:])

@@ -1,0 +1,159 @@
+"""What is replaced of other packages is listed, undone after a fit, and still needed."""
+
+import copy
+import inspect
+import re
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+import warm_ranks
+from hydra._internal.hydra import Hydra
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric
+from lightning.pytorch.trainer.trainer import call
+from several_fits import Small, data, quiet_trainer
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+import onecurve
+from onecurve.compat.patches import PATCHES
+from onecurve.compat.patching import replaced
+
+ROOT = Path(__file__).parents[2]
+
+
+def now(name: str) -> Any:
+    """What a dotted name of the list stands for at present."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in sys.modules:
+            found: Any = import_module(".".join(parts[:end]))
+            for part in parts[end:]:
+                found = vars(found).get(part)
+            return found
+    raise AssertionError(name)
+
+
+NAMES = [name for patch in PATCHES.values() for name in patch.names if " " not in name]
+
+
+def replaced_by_fits(strategies: list[Any]) -> list[str]:
+    """The names that are something else after fits of these strategies."""
+    import_module("hydra._internal.config_loader_impl")
+    before = {name: now(name) for name in NAMES}
+    handlers = len(DTensor._op_dispatcher._custom_op_handlers)
+    for strategy in strategies:
+        quiet_trainer(strategy, 2, max_epochs=1).fit(Small(), data())
+    assert len(DTensor._op_dispatcher._custom_op_handlers) == handlers
+    return [name for name in NAMES if now(name) is not before[name]]
+
+
+def test_there_are_at_most_twelve_and_a_thirteenth_for_the_command_line() -> None:
+    assert len(PATCHES.keys() - {"hydra"}) <= 12
+    assert all(all(patch) for patch in PATCHES.values())
+
+
+def test_all_are_undone_after_a_fit() -> None:
+    strategies = [onecurve.DDP(), onecurve.FSDP(), onecurve.Tensor(), onecurve.Pipeline()]
+    run = "test_patches.replaced_by_fits"
+    assert warm_ranks.run(run, (strategies,), processes=2) == []
+
+
+@pytest.mark.parametrize("owner", [torch, nn.Linear])
+def test_what_is_not_listed_is_not_replaced(owner: ModuleType | type) -> None:
+    with pytest.raises(AssertionError, match=r"is not in patches\.py"), replaced(owner, "add", 1):
+        pass
+
+
+# Each fails once the patch is no longer needed.
+
+
+def of_shards() -> list[bool]:
+    """What PyTorch does with shards by itself, on two ranks."""
+    mesh = init_device_mesh("cpu", (2,))
+    full = torch.arange(8.0).view(4, 2)
+    shard = nn.Parameter(distribute_tensor(full, mesh, [Shard(0)]))
+    assigned, drawn, rows = (copy.deepcopy(shard) for _ in range(3))
+    assigned.data = distribute_tensor(full + 1, mesh, [Shard(0)])
+    with torch.no_grad():
+        drawn.normal_()
+        rows[0] = 9.0
+    halves = drawn.full_tensor().chunk(2)
+    number = shard.detach().norm().item()
+    return [
+        torch.equal(assigned.full_tensor(), full),
+        torch.equal(*halves),
+        rows.full_tensor()[0, 0].item() != 9.0,
+        abs(number - full.norm().item()) > 1e-3,
+    ]
+
+
+def test_pytorch_loses_what_is_done_to_shards() -> None:
+    lost = warm_ranks.run("test_patches.of_shards", (), processes=2)
+    assert all(lost), lost
+
+
+def with_a_group() -> list[str]:
+    """The errors of a copy of a metric, and of PyTorch's layer for statistics of all ranks."""
+    init_device_mesh("cpu", (2,))
+    metric = torchmetrics.MeanMetric(process_group=distributed.new_group([0, 1]))
+    errors = []
+    calls: list[Any] = [
+        lambda: copy.deepcopy(metric),
+        lambda: nn.SyncBatchNorm(2)(torch.ones(3, 2)),
+    ]
+    for called in calls:
+        try:
+            called()
+            errors.append("")
+        except Exception as error:
+            errors.append(str(error))
+    return errors
+
+
+def test_a_metric_with_a_group_cannot_be_copied_and_batchnorm_of_all_ranks_is_for_gpus() -> None:
+    copied, normed = warm_ranks.run("test_patches.with_a_group", (), processes=2)
+    assert copied
+    assert "GPU" in normed
+
+
+def test_clipping_takes_no_group_and_attention_of_pieces_is_experimental() -> None:
+    assert "group" not in "".join(inspect.signature(nn.utils.clip_grad_norm_).parameters)
+    assert find_spec("torch.distributed.tensor.experimental._context_parallel") is not None
+    assert not hasattr(distributed.tensor, "context_parallel")
+
+
+def test_lightning_copies_what_is_logged_and_calls_empty_hooks() -> None:
+    assert "device ==" not in inspect.getsource(_ResultMetric.to)
+    assert "is_overridden" not in inspect.getsource(call._call_callback_hooks)
+    assert callable(Callback.on_train_batch_start)
+
+
+def test_a_checkpoint_of_lightning_holds_no_position_of_random_numbers() -> None:
+    trainer = Trainer(max_steps=1, barebones=True)
+    trainer.fit(BoringModel())
+    assert not [key for key in trainer._checkpoint_connector.dump_checkpoint() if "random" in key]
+
+
+def test_the_floor_of_torch_has_one_limit_of_variants_for_all() -> None:
+    floor = re.search(r"torch>=(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert floor is not None
+    assert tuple(map(int, floor.groups())) < (2, 15)
+
+
+def test_hydra_composes_twice_and_torchmetrics_asks_for_scipy() -> None:
+    assert "compose_config" in inspect.getsource(Hydra.get_mode)
+    source = find_spec("torchmetrics")
+    assert source is not None
+    assert source.origin is not None
+    with open(source.origin, encoding="utf-8") as file:
+        assert "scipy.signal" in file.read()
