@@ -1150,10 +1150,12 @@ LINES: dict[str, Any] = {
     "part": (CallsParts, "fsdp", "CallsParts calls model.layers (test_strangers.py:"),
     "part of tensor": (CallsLayers, "tensor", "CallsLayers calls model.layers (test_strangers.py:"),
     "norms": (LogsNorms, "fsdp", "use self.trainer.strategy.gradient_norm()"),
-    **{
-        f"averaged, {name}": (Averaged, name, "use onecurve.ExponentialMovingAverage or")
-        for name in ("tensor", "pipeline")
-    },
+    "averaged, tensor": (Averaged, "tensor", "use onecurve.ExponentialMovingAverage or"),
+    "averaged, pipeline": (
+        Averaged,
+        "pipeline",
+        "onecurve.ExponentialMovingAverage for an",
+    ),
     "slopes": (PenalizesSlopes, "fsdp", "that its step runs by itself (torch.autograd.grad), or"),
     "input": (partial(Stranger, changed_input), "fsdp", "a layer changes its input in place"),
     "rows": (ScalesRows, "ddp", "strategy=ddp: table scales the rows that it looks up (max_norm)"),
@@ -1175,7 +1177,7 @@ LINES: dict[str, Any] = {
     "unfreezes layers": (
         Unfreezes,
         "pipeline",
-        "to unfreeze them), of which another rank has some",
+        "compares a weight or a gradient that another",
     ),
     "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
     "other memory": (SetsWeights, "tensor", "SetsWeights gives a sharded weight other memory"),

@@ -49,7 +49,7 @@ from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences
-from .remote import RemoteParameter, add_gradients, drawing
+from .remote import RemoteParameter, add_gradients
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
@@ -182,7 +182,6 @@ class PipelineParallel(Parallelism):
                 placed=lambda name: self.placement.owner(name) is not None,
             )
         self._patches = ExitStack()
-        self._patches.enter_context(drawing())
         if blocks is None:
             share_direct_tensors(owner, layers.values())
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))
