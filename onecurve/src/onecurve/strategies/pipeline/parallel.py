@@ -46,7 +46,7 @@ from .gradients import (
     scaler_of,
 )
 from .limits import SCHEDULES, Schedule
-from .network import Network, find_networks, share_direct_tensors
+from .network import Network, find_networks
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences
 from .remote import RemoteParameter, add_gradients
@@ -85,7 +85,6 @@ class PipelineParallel(Parallelism):
         microbatches: int,
         stages_per_rank: int | Literal["auto"],
         balance: Sequence[int] | str,
-        split: Sequence[str] | None = None,
     ) -> None:
         if schedule not in SCHEDULES:
             raise UserError(
@@ -98,7 +97,6 @@ class PipelineParallel(Parallelism):
         self.microbatches = microbatches
         self.stages_per_rank = usual if stages_per_rank == "auto" else int(stages_per_rank)
         self.balance = balance
-        self.split = list(split or ())
 
     def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
         super().join(name, ranks, step, precision)
@@ -116,7 +114,7 @@ class PipelineParallel(Parallelism):
         """Partition the network."""
         rank = self.ranks.coordinates.pipeline
         num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
-        self.networks = find_networks(task, num_stages, self.split)
+        self.networks = find_networks(task, num_stages)
         self._takes = signature(self.networks[0].owner.forward)
         self.stages = [self._divided(task, network) for network in self.networks]
         owned = [each for stages in self.stages for each in stages.held()]
@@ -169,7 +167,7 @@ class PipelineParallel(Parallelism):
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        _, owner, layers, blocks = self.networks[0]
+        owner, blocks = self.networks[0].owner, self.networks[0].blocks
         if not hasattr(self, "runner"):
             self.runner = Runner(
                 task,
@@ -183,7 +181,6 @@ class PipelineParallel(Parallelism):
             )
         self._patches = ExitStack()
         if blocks is None:
-            share_direct_tensors(owner, layers.values())
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))
         for network, stages in zip(self.networks, self.stages, strict=True):
             if network.blocks is not None:
