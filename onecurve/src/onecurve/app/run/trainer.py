@@ -143,7 +143,6 @@ def build_trainer(
     arguments = arguments_of(cfg)
     strategy = strategy_of(cfg)
     strategy.checkpoint_io = _storage(cfg, run_dir)
-    strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
     strategy.count_labels = cfg.get("count_labels", True)

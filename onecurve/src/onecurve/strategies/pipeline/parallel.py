@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import signature
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -31,7 +31,6 @@ from ...compat.of_lightning import loaded_checkpoint
 from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
-from ..callback_api import CallbackAPI
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
@@ -230,17 +229,18 @@ class PipelineParallel(Parallelism):
         return result
 
     def _report(self, trainer: Trainer, inputs: Tensors) -> None:
-        strategy = cast(CallbackAPI, trainer.strategy)
+        strategy: Any = trainer.strategy
         of_parts = strategy.of_all_parts(self.runner.changed_buffers())
-        if self.ranks.rank == 0:
-            for network, stages in zip(self.networks, self.stages, strict=True):
-                plan = self.runner.plan(inputs, stages)
-                is_first = network is self.networks[0]
-                title = "Pipeline" if len(self.networks) == 1 else f"Pipeline of {network.name}"
-                report_partition(trainer, stages, title, *plan, len(inputs[0]), draws=is_first)
-            if plan[-1] > 1:
-                names = [name for part in of_parts for name in part]
-                report_changed(self.step.module, "pipeline", "micro-batch", names)
+        if self.ranks.rank != 0:
+            return
+        for network, stages in zip(self.networks, self.stages, strict=True):
+            schedule, count = self.runner.plan(inputs, stages)
+            title = "Pipeline" if len(self.networks) == 1 else f"Pipeline of {network.name}"
+            if strategy.prints_layers:
+                report_partition(stages, title, schedule, count, len(inputs[0]))
+        if count > 1:
+            names = [name for part in of_parts for name in part]
+            report_changed(self.step.module, "pipeline", "micro-batch", names)
 
     def _weighed(self, loss: Tensor, weight: float) -> Tensor:
         # The gradients of a schedule are weighted already: FSDP2 averages them within.

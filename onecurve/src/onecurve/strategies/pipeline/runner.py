@@ -30,7 +30,7 @@ from ...errors import UserError, in_short, say
 from ..layout import changed
 from ..step import TaskStep
 from ..weight import rows, weight_of
-from .fill_drain import order, through_stages
+from .fill_drain import through_stages
 from .gradients import Stash, layers_used_outside_network, scaler_of
 from .network import Network
 from .partition import Stages
@@ -154,14 +154,12 @@ class Runner:
             outputs = through_stages(stages, stages.sequences.cut(inputs), chunks)
             return tuple(stages.sequences.whole(output, inputs) for output in outputs)
 
-    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, dict[int, list[Any]], int]:
-        """The name of the schedule for a batch, the actions of each rank, and the micro-batches."""
+    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
+        """The name of the schedule for a batch, and the number of micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
-                schedule, count = self.schedules.get(stages.sequences.cut(inputs))
-                return self.schedule, schedule.pipeline_order, count
-            count = self._chunks(inputs)
-        return "gpipe", order(stages.owner, count), count
+                return self.schedule, self.schedules.get(stages.sequences.cut(inputs))[1]
+            return "gpipe", self._chunks(inputs)
 
     def changed_buffers(self) -> list[str]:
         """The names of this rank's buffers that the first step has changed."""
