@@ -56,6 +56,18 @@ class ModuleOfLoss(Small):
         self.loss = nn.MSELoss()  # type: ignore[assignment]
 
 
+class OtherLoss(Small):
+    """Has a method of that name which takes something else, as many tasks do."""
+
+    def loss(self, batch: Any) -> Tensor:  # type: ignore[override]
+        return F.mse_loss(self(batch[0]), batch[1]) + self(batch[0]).square().mean()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.log("train/loss", loss)
+        return loss
+
+
 class Attacked(Small):
     """Trains on inputs that it has moved along their own gradients."""
 
@@ -326,9 +338,10 @@ class OfGradients(Small):
 
 
 STRANGERS = (
-    *(Beside, TwoViews, ModuleOfLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
+    *(Beside, ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
 )
 LAYERS: dict[Any, dict[str, Any]] = {
+    TwoViews: {"schedule": "gpipe"},
     OneActivation: {"schedule": ZBV},
     OneDropout: {},
     OneGenerator: {},
@@ -364,6 +377,7 @@ def outcomes(shared: Shared) -> Any:
         module.__name__: case(module, **LAYERS.get(module, {}))
         for module in (*STRANGERS, *LAYERS, *REJECTED)
     }
+    cases["TwoViews, 1f1b"] = case(TwoViews)
     cases["Normalized"] = case(Normalized, microbatches=5)
     return shared("strangers", partial(fits_in_ranks, cases))
 
@@ -372,6 +386,11 @@ def outcomes(shared: Shared) -> Any:
 @pytest.mark.parametrize("module", [*STRANGERS, *LAYERS])
 def test_it_is_trained_as_it_is(single: Any, outcomes: Any, module: Any) -> None:
     assert_equal(outcomes[module.__name__], single[module.__name__])
+
+
+def test_a_schedule_takes_one_call_of_the_network(outcomes: dict[str, Any]) -> None:
+    line = "TwoViews.training_step calls its network more than once; use Pipeline(schedule='gpipe')"
+    assert_rejected(outcomes["TwoViews, 1f1b"], line)
 
 
 def test_no_micro_batch_is_too_small_for_batchnorm(outcomes: dict[str, Any]) -> None:

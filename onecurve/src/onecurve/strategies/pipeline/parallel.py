@@ -27,7 +27,6 @@ from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...compat.of_lightning import loaded_checkpoint
 from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
@@ -53,9 +52,6 @@ from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
-
-# In a checkpoint: a schedule takes the loss.
-BY_SCHEDULE = "loss_by_schedule"
 
 
 class PipelineParallel(Parallelism):
@@ -192,10 +188,7 @@ class PipelineParallel(Parallelism):
             set_up(optimizers, scaler_of(self.precision), self._patches)
 
     def begin(self, task: LightningModule) -> None:
-        self.runner.begin(bool(loaded_checkpoint(task.trainer).get(BY_SCHEDULE)))
-
-    def checkpointed(self) -> dict[str, Any]:
-        return {BY_SCHEDULE: True} if self.runner.by_schedule else {}
+        self.runner.begin()
 
     def check(self) -> None:
         # No weights are saved that were trained on another loss than was logged.
@@ -288,6 +281,12 @@ class PipelineParallel(Parallelism):
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         if not self.is_applied(task):
             return None
+        if self.runner.ran_by_schedule and "does not require grad" in str(error):
+            return UserError(
+                f"strategy=pipeline: {type(task).__name__}.training_step computes a gradient of "
+                "its network's outputs, whose backward pass the schedule has run; use "
+                "strategy.schedule=gpipe, which takes any step"
+            )
         return explained(error, task, self.networks[0], self.name)
 
     # State
