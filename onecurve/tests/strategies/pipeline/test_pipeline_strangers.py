@@ -1,11 +1,14 @@
 """strategy=pipeline: tasks that nobody wrote for it, unusual layers, and weights used twice."""
 
+from contextlib import redirect_stderr
 from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import warm_ranks
 from conftest import ROUNDING, ZBV, Shared, largest_difference
 from several_fits import (
     Case,
@@ -391,6 +394,17 @@ def test_it_is_trained_as_it_is(single: Any, outcomes: Any, module: Any) -> None
 def test_a_schedule_takes_one_call_of_the_network(outcomes: dict[str, Any]) -> None:
     line = "TwoViews.training_step calls its network more than once; use Pipeline(schedule='gpipe')"
     assert_rejected(outcomes["TwoViews, 1f1b"], line)
+
+
+def said_in(module: type[Small]) -> str:
+    with redirect_stderr(StringIO()) as said:
+        fits({"": case(module)})
+    return said.getvalue()
+
+
+def test_a_batch_that_cannot_be_told_from_a_table_passes_in_one_piece() -> None:
+    said = warm_ranks.run("test_pipeline_strangers.said_in", (OfTables,), processes=2)
+    assert said.count("the blocks in blocks get a tensor of 8 rows that is perhaps not of the") == 1
 
 
 def test_no_micro_batch_is_too_small_for_batchnorm(outcomes: dict[str, Any]) -> None:

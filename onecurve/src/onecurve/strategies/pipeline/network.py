@@ -7,8 +7,8 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from ...errors import UserError
-from ..layers import find_layers, opened
-from .blocks import Blocks, find_blocks, find_other_stack
+from ..layers import CONTAINERS, find_layers, opened
+from .blocks import Blocks
 from .split import split_at_children
 
 
@@ -116,3 +116,46 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                     f"strategy=pipeline: {path} is also a parameter of the layer {layer_of}, which "
                     "one rank holds; untie them, or use strategy=fsdp"
                 )
+
+
+def find_blocks(
+    task: LightningModule, num_stages: int, within: nn.Module | None = None
+) -> Blocks | None:
+    """The nn.ModuleList or nn.ModuleDict with the most parameters that holds blocks of one class.
+
+    A list of single layers comes last: the code around it usually calls functions between them.
+    """
+    found = [
+        part
+        for part in (within or task).modules()
+        if isinstance(part, CONTAINERS) and len([*part.children()]) > 1 and _are_alike(part)
+    ]
+    found = [each for each in found if len([*each.children()]) >= num_stages] or found
+    blocks = [Blocks(task, container) for container in found]
+    return max(blocks, key=lambda each: (each.have_parts, each.size), default=None)
+
+
+def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> Blocks | None:
+    """The blocks of the encoder, given those of the decoder, or the other way round.
+
+    This holds for networks of a class that is known to have both, and to call all blocks in order.
+    """
+    for part in task.modules():
+        has_both = getattr(getattr(part, "config", None), "is_encoder_decoder", False)
+        if not has_both and not isinstance(part, nn.Transformer):
+            continue
+        stacks = [getattr(part, name, None) for name in ("encoder", "decoder")]
+        others = [
+            each for each in stacks if each is not None and blocks.holder not in each.modules()
+        ]
+        found = find_blocks(task, num_stages, others[0]) if len(others) == 1 else None
+        if found is not None and found.have_parts and len(found.blocks) >= num_stages:
+            return found
+    return None
+
+
+def _are_alike(container: nn.Module) -> bool:
+    blocks = [*container.children()]
+    has_some = all(next(block.parameters(), None) is not None for block in blocks)
+    is_called = not isinstance(blocks[0], CONTAINERS)
+    return len({type(block) for block in blocks}) == 1 and has_some and is_called

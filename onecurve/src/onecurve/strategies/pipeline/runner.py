@@ -156,8 +156,16 @@ class Runner:
             )
         self._has_said = True
 
-    def forward(self, inputs: Tensors, stages: Stages | None = None) -> Tensors:
-        """Replaces `forward` of the network; all ranks get its outputs."""
+    def forward(
+        self, inputs: Tensors, stages: Stages | None = None, whole: bool = False
+    ) -> Tensors:
+        """Replaces `forward` of the network; all ranks get its outputs.
+
+        Args:
+            inputs: Those of the network, for the batch.
+            stages: The stages, if it is not the first network of the task.
+            whole: Whether the batch cannot be divided.
+        """
         trains = self._is_in_step and torch.is_grad_enabled()
         if trains and self.inputs is None:
             self.inputs = inputs
@@ -173,7 +181,7 @@ class Runner:
         if trains and self.by_schedule:
             what = "needs a gradient" if needs_gradient else "is not certainly the batch"
             self._say(f"what enters the network {what}")
-        return self.fill_drain(inputs, self._chunks(inputs), stages)
+        return self.fill_drain(inputs, 1 if whole else self._chunks(inputs), stages)
 
     def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
         """The outputs of the network; differentiable."""
