@@ -53,10 +53,9 @@ LIMIT, LIMIT_AS_IS = 1e-11, 1e-4
 STEPS, BATCH = 6, 8
 
 
-def pipeline(schedule: str, row: Row) -> Any:
+def pipeline(schedule: Any, row: Row) -> Any:
     """Of two stages or more."""
-    split = None if schedule == "gpipe" else row.split
-    return onecurve.Pipeline(schedule, 2, split=split, timeout_seconds=60)  # type: ignore[arg-type]
+    return onecurve.Pipeline(schedule, 2, timeout_seconds=60)
 
 
 class Column(NamedTuple):

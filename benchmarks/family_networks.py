@@ -214,8 +214,6 @@ class Row(NamedTuple):
     network: Callable[[], nn.Module]
     samples: Callable[[], list[dict[str, Tensor]]]
     task: Callable[[nn.Module], Trained] = OfTransformers
-    split: tuple[str, ...] = ()
-    """Where a pipeline is split, for schedules other than gpipe."""
 
     @property
     def is_sequence(self) -> bool:
@@ -317,11 +315,6 @@ ROWS = {
         ),
         images,
         OfLayers,
-        (
-            "model.encoder.layers.encoder_layer_1",
-            "model.encoder.layers.encoder_layer_2",
-            "model.heads",
-        ),
     ),
     "Swin (torchvision)": Row(
         partial(
@@ -336,13 +329,11 @@ ROWS = {
         ),
         images,
         OfLayers,
-        ("model.features.1", "model.features.3", "model.norm"),
     ),
     "ViT (timm)": Row(
         partial(timm.models.VisionTransformer, **VIT, num_classes=CLASSES),
         images,
         OfLayers,
-        ("model.blocks.1", "model.blocks.2", "model.norm"),
     ),
     "ConvNeXt (timm)": Row(
         partial(
@@ -353,6 +344,5 @@ ROWS = {
         ),
         partial(images, pixels=2 * PIXELS),
         OfLayers,
-        ("model.stages.1", "model.stages.2", "model.head"),
     ),
 }

@@ -42,8 +42,8 @@ LINES = {
     "strategy.schedule=1f2b: must be one of gpipe, 1f1b; such as strategy.schedule=1f1b": (
         "schedule='1f2b': must be one of gpipe, 1f1b; such as schedule='1f1b'"
     ),
-    "strategy=pipeline: no; give 'strategy.balance=[2,3]' or strategy.split=[...], or auto": (
-        "strategy=pipeline: no; give Pipeline(balance=[2, 3]) or Pipeline(split=[...]), or auto"
+    "strategy=pipeline: no; give 'strategy.balance=[2,3]' or strategy.plan=[...], or auto": (
+        "strategy=pipeline: no; give Pipeline(balance=[2, 3]) or Pipeline(plan=[...]), or auto"
     ),
     "callbacks.timer.duration=00:00:01:00: is used up; leave it out: '~callbacks.timer'": (
         "StopAfter(duration='00:00:01:00'): is used up; leave it out: StopAfter"

@@ -1208,7 +1208,7 @@ LINES: dict[str, Any] = {
     "unfreezes layers": (
         Unfreezes,
         "pipeline",
-        "to unfreeze them), of which another rank has some",
+        "compares a weight or a gradient that another",
     ),
     "logs": (LogsAWeight, "tensor", "LogsAWeight does with sharded weights"),
     "other memory": (

@@ -56,23 +56,39 @@ class Drawn(Stranger):
                 half *= 2
 
 
-class DrawnEarly(Stranger):
-    """Draws its weights before Lightning sets up the loaders, which draw too, and some later."""
+class DrawnFull(Drawn):
+    """Draws within the context that gives it full parameters."""
 
-    def on_fit_start(self) -> None:
-        # Before the trainer resumes: only a new fit draws.
-        if not self.trainer.ckpt_path:
-            nn.init.trunc_normal_(self.model[0].weight, std=0.3)
-            nn.init.orthogonal_(self.model[2].weight)
-            nn.init.sparse_(self.model[0].weight, 0.3)
+    def on_train_start(self) -> None:
+        with self.context():
+            super().on_train_start()
+            if not self.trainer.global_step:
+                nn.init.trunc_normal_(self.model[2].weight, std=0.3)
 
     def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            with torch.no_grad():
-                for layer in (self.model[0], self.model[2]):
-                    layer.weight.random_(0, 3).mul_(0.1)
-                    layer.weight.mul_(torch.bernoulli(torch.full_like(layer.weight, 0.5)))
-                    layer.weight.T.add_(F.dropout(torch.randn_like(layer.weight.T), 0.2))
+        with self.context():
+            super().on_train_epoch_start()
+
+    def context(self) -> Any:
+        return getattr(self.trainer.strategy, "full_parameters", lambda _: nullcontext())(self)
+
+
+class Initialized(Stranger):
+    """Initializes one layer after the other with what skips tensors without data."""
+
+    def on_train_start(self) -> None:
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.trunc_normal_(parameter)
+
+
+class Noise(Stranger):
+    """Adds noise to gradients."""
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad += 0.1 * torch.randn_like(parameter.grad)
 
 
 class ByFunctions(Stranger):
@@ -255,8 +271,8 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
 @pytest.mark.parametrize(
     ("task", "strategy"),
     [
-        *((Drawn, name) for name in ("fsdp", "tensor", "pipeline")),
-        (DrawnEarly, "pipeline"),
+        *((Drawn, name) for name in ("fsdp", "tensor")),
+        *((DrawnFull, name) for name in ("fsdp", "tensor", "pipeline")),
         *(
             (each, name)
             for each in (ByFunctions, ByNumbers, BeforeZeroing)
@@ -273,6 +289,13 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
 )
 def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
+
+
+def test_an_optimizer_outside_torch_gets_a_line_under_pipeline() -> None:
+    run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
+    said = run((Own, None, "pipeline"))
+    assert said.count("OfABook is not one of torch.optim, and each rank runs it on") == 1
+    assert "torch.optim" not in run((MadeEarly, None, "pipeline"))
 
 
 def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
@@ -368,7 +391,13 @@ class Adapted(Stranger):
 @pytest.mark.parametrize(
     ("task", "strategy", "line"),
     [
-        (partial(Own, ByNorm), "pipeline", "ByNorm combines gradients or weights of several"),
+        (
+            Drawn,
+            "pipeline",
+            "reads, draws or compares a weight or a gradient that",
+        ),
+        (Initialized, "pipeline", "on_train_start (test_weights_by_hand.py:"),
+        (Noise, "pipeline", "on_before_optimizer_step (test_weights_by_hand.py:"),
         (partial(Stranger, Cached), "pipeline", "calls one that changes what it is given, such as"),
         (Hooked, "pipeline", "hooks of its layers (register_forward_hook) run on the rank"),
         (Mapped, "tensor", "Mapped does with sharded weights"),

@@ -33,6 +33,7 @@ class Row:
         trainer: Arguments of the Trainer.
         validation: Makes what it takes for validation.
         under: The strategies that it is tried under, beside single.
+        by_gpipe: Whether its loss is no mean over micro-batches, so that a pipeline needs gpipe.
     """
 
     task: Callable[[], tasks.Plain] = tasks.Plain
@@ -43,12 +44,12 @@ class Row:
     trainer: dict[str, Any] = field(default_factory=dict)
     validation: Callable[[], Any] = VALIDATION
     under: tuple[str, ...] = STRATEGIES
+    by_gpipe: bool = False
 
 
 NO_LBFGS = dict.fromkeys(("fsdp", "pipeline"), "LBFGS")
 NO_MEAN = ("ddp", "fsdp")
 NO_PAIR = {"pipeline": r"a batch is not \(inputs, targets\) .* schedule=gpipe runs instead"}
-BY_GPIPE = {"pipeline": "schedule=gpipe runs instead, which is as exact"}
 # Of PyTorch's, those for any parameters; AdamW is that of all other rows.
 OPTIMIZERS = (
     "Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD",
@@ -70,7 +71,7 @@ ROWS = {
     "dictionaries": Row(tasks.Dictionary, data.dictionaries, announced=NO_PAIR),
     "nested targets": Row(tasks.NestedTargets, data.nested),
     "named tuples": Row(data=data.named_tuples),
-    "padded sequences": Row(tasks.OfSequences, data.ragged, announced=BY_GPIPE),
+    "padded sequences": Row(tasks.OfSequences, data.ragged, by_gpipe=True),
     "padded sequences, prepared": Row(tasks.OfMeans, data.ragged, validation=data.ragged),
     "a dictionary for the network": Row(tasks.OfDictionaries, data.dictionaries, announced=NO_PAIR),
     "two training loaders": Row(tasks.TwoLoaders, data.two, announced=NO_PAIR),
@@ -131,8 +132,8 @@ ROWS = {
         partial(tasks.Optimized, "LBFGS", lr=1, max_iter=4, line_search_fn="strong_wolfe"),
         refused=NO_LBFGS,
     ),
-    "a sum": Row(tasks.Summed, announced=BY_GPIPE, apart=NO_MEAN),
-    "a weighted mean": Row(tasks.ClassWeighted, announced=BY_GPIPE, apart=NO_MEAN),
+    "a sum": Row(tasks.Summed, by_gpipe=True, apart=NO_MEAN),
+    "a weighted mean": Row(tasks.ClassWeighted, by_gpipe=True, apart=NO_MEAN),
     "a penalty": Row(
         tasks.Penalized,
         refused={
@@ -167,11 +168,10 @@ ROWS = {
     ),
     "a buffer that counts": Row(
         tasks.Counting,
-        announced={"dp": "calls will differ .* with each part of a batch", **BY_GPIPE},
+        announced={"dp": "calls will differ .* with each part of a batch"},
+        by_gpipe=True,
     ),
-    "padding": Row(
-        tasks.Padded, data.tokens, announced=BY_GPIPE, apart=NO_MEAN, validation=data.tokens
-    ),
+    "padding": Row(tasks.Padded, data.tokens, by_gpipe=True, apart=NO_MEAN, validation=data.tokens),
     "padding, with a weight": Row(tasks.PaddedWeighed, data.tokens, validation=data.tokens),
     "padding, accumulated": Row(
         tasks.PaddedWeighed,
@@ -184,9 +184,9 @@ ROWS = {
     ),
     "noise in prepare": Row(tasks.Denoising),
     "negatives in the batch": Row(
-        tasks.Contrastive, announced=BY_GPIPE, apart=NO_MEAN, trainer=FULL_BATCHES
+        tasks.Contrastive, by_gpipe=True, apart=NO_MEAN, trainer=FULL_BATCHES
     ),
-    "negatives of all ranks": Row(tasks.ContrastiveOfAll, announced=BY_GPIPE, trainer=FULL_BATCHES),
+    "negatives of all ranks": Row(tasks.ContrastiveOfAll, by_gpipe=True, trainer=FULL_BATCHES),
     "sampling": Row(tasks.Sampling),
 }
 # What `make test` trains under strategies; the others are more of a kind.

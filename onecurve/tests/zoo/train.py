@@ -25,6 +25,7 @@ MADE = {
     "ddp": lambda: onecurve.DDP(timeout_seconds=30),
     "fsdp": lambda: onecurve.FSDP(timeout_seconds=30),
     "pipeline": lambda: onecurve.Pipeline(microbatches=2, timeout_seconds=30),
+    "pipeline by gpipe": lambda: onecurve.Pipeline("gpipe", microbatches=2, timeout_seconds=30),
     "replicated shards": lambda: onecurve.FSDP(replicas=2, timeout_seconds=30),
     "replicated pipelines": lambda: onecurve.Pipeline(
         microbatches=2, replicas=2, timeout_seconds=30
@@ -61,7 +62,8 @@ def trained(row: Row, strategy: str) -> dict[str, Any]:
     """Two epochs in float64: what was said, losses of the steps, metrics at the end, weights."""
     seed_everything(1, verbose=False)
     record = Record()
-    trainer = trainer_with(strategy, record, max_epochs=2, **row.trainer)
+    named = "pipeline by gpipe" if row.by_gpipe and strategy == "pipeline" else strategy
+    trainer = trainer_with(named, record, max_epochs=2, **row.trainer)
     module = row.task()
     with redirect_stderr(StringIO()) as said:
         trainer.fit(module, row.data(), row.validation())

@@ -35,11 +35,11 @@ from .patching import replaced
 # - BatchNorm: the base class of all kinds, including SyncBatchNorm.
 # - tree_*: a public torch.utils.pytree has been announced.
 # - TrainingState: FSDP2 says in no public way what a unit is doing.
-# - HISTOGRAMS: the module of TensorBoard's writer that draws random numbers in place of a tensor on
-#   the meta device, instead of an error.
-HISTOGRAMS = "torch.utils.tensorboard._convert_np"
+# - SKIP_META: modules that do something else with a tensor on the meta device, instead of an error:
+#   histograms of TensorBoard show random numbers, initializers leave it as it is.
+SKIP_META = ("torch.utils.tensorboard._convert_np", "torch.nn.init")
 __all__ = [
-    "HISTOGRAMS",
+    "SKIP_META",
     "BatchNorm",
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",

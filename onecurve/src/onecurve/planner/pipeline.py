@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from torch.distributed.pipelining import schedules
 
-from ..strategies.pipeline.limits import SCHEDULES
+from ..strategies.pipeline.limits import SCHEDULES, idle_share
 from ..strategies.pipeline.partition import Partition, stages_of_rank
-from ..strategies.pipeline.report import bubble, simulate
+from .timeline import bubble, simulate
 
 Order = dict[int, Sequence[Any]]
 
@@ -75,14 +75,9 @@ def _is_fuller(other: dict[int, int], one: dict[int, int]) -> bool:
 def approximate_duration(
     schedule: str, ranks: int, microbatches: int, costs: tuple[float, ...]
 ) -> tuple[float, float]:
-    """As `duration`, in closed form, as if every rank were as slow as the slowest.
-
-    The bubble is `ranks` - 1 steps, a third as long where the backward pass is split.
-    """
-    limits = SCHEDULES[schedule]
-    per_rank = limits.stages_per_rank
-    steps = microbatches * per_rank * (3 if limits.splits_backward else 1)
-    idle = (ranks - 1) / (steps + ranks - 1)
+    """As `duration`, in closed form, as if every rank were as slow as the slowest."""
+    per_rank = SCHEDULES[schedule].stages_per_rank
+    idle = idle_share(schedule, ranks, microbatches, ranks * per_rank)
     busy = [
         sum(costs[stage] for stage in stages_of_rank(rank, ranks, per_rank, schedule == "zbv"))
         for rank in range(ranks)

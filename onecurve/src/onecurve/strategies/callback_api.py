@@ -187,7 +187,8 @@ class CallbackAPI(Strategy):
         if not all(each.sees_share for each in self.parallelisms):
             raise UserError(
                 "all_samples: needs the full batch, and a pipeline computes loss(outputs, targets) "
-                "for each micro-batch; compute this loss in training_step, or use strategy=ddp"
+                "for each micro-batch; use strategy.schedule=gpipe, which takes any loss, or "
+                "strategy=ddp"
             )
         if self.data_parallel_size == 1:
             return tensor
@@ -297,8 +298,6 @@ class CallbackAPI(Strategy):
             self.drift.report()
         if self.epochs is not None and "loops" in checkpoint:
             checkpoint["random"] = self.epochs.state()
-            for parallelism in self.parallelisms:
-                checkpoint.update(parallelism.checkpointed())
         elif self._ended_with is not None and "loops" in checkpoint:
             checkpoint["random"] = self._ended_with
         if self.parallelisms and (names := drop_modules(checkpoint)):

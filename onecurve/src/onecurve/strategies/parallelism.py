@@ -129,10 +129,6 @@ class Parallelism:
         """The full state on the CPU under the original names on rank 0; empty on the others."""
         return self.local_state(task)
 
-    def checkpointed(self) -> dict[str, Any]:
-        """What a checkpoint keeps for a resumed run, beside the states."""
-        return {}
-
     def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
         """Like `full_state`; parameters have Lightning's integer ids."""
         state: dict[str, Any] = optimizer.state_dict()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -67,14 +66,12 @@ class OneCurve(CallbackAPI):
 
     Attributes:
         name: The strategy's name in ``strategy=...``.
-        report_dir: A folder for pictures of what the strategy does; None for no pictures.
         prints_layers: Whether to print how ranks share the layers. Set it before a fit.
         compiled: What torch.compile compiles: see `ac_compile`. Set it before a fit.
         compile_backend: The backend of torch.compile; "aot_eager" traces without generating code.
     """
 
     name: str = ""
-    report_dir: Path | None = None
     prints_layers: bool = True
     compiled: Compiled = "none"
     compile_backend: str = "inductor"

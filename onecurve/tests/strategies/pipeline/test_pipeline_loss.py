@@ -4,12 +4,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from conftest import Shared
 from lightning.pytorch import Callback, Trainer
-from several_fits import Case, Small, assert_rejected, data, fits_in_ranks
+from several_fits import Case, Small, assert_rejected, data, fits, fits_in_ranks
 from torch import Tensor
 
 import onecurve
+from onecurve.errors import UserError
 from onecurve.strategies.pipeline.parallel import PipelineParallel
 
 
@@ -18,6 +20,23 @@ class AnnealedByEpoch(Small):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return super().training_step(batch, batch_idx) * 0.5**self.current_epoch
+
+
+class Halved(Small):
+    """Never returns its loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) / 2
+
+
+class Sloped(Small):
+    """Asks for a gradient in its step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        outputs = self(batch[0])
+        loss = self.loss(outputs, batch[1])
+        (slope,) = torch.autograd.grad(loss, outputs, retain_graph=True)
+        return loss + slope.square().mean()
 
 
 class MixedUp(Small):
@@ -44,6 +63,21 @@ class OtherTargets(Small):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         inputs, targets = batch
         return super().training_step((inputs, targets + (self.global_step == 2)), batch_idx)
+
+
+class OfAll(Small):
+    """Compares all samples, in the loss that a schedule takes."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        strategy: Any = self.trainer.strategy
+        return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
+
+
+class OfTheStep(Small):
+    """Has a loss that needs an attribute of another step."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().loss(outputs, targets) * self.scale
 
 
 class Tiny(Small):
@@ -89,6 +123,8 @@ class Steps(Callback):
 
 
 WRONG = {
+    Halved: "in step 0, ",
+    Sloped: "computes a gradient of its network's outputs",
     AnnealedByEpoch: "in step 3, ",
     MixedUp: "in step 1, ",
     SecondTerm: "in step 1, ",
@@ -128,6 +164,19 @@ def outcomes(shared: Shared) -> Any:
 def test_another_loss_is_refused_in_its_step(outcomes: Any, module: Any) -> None:
     assert_rejected(outcomes[module.__name__], WRONG[module])
     assert "Pipeline(schedule='gpipe')" in outcomes[module.__name__]
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        (OfAll, r"all_samples: needs the full batch, .* use schedule='gpipe'"),
+        (OfTheStep, r"OfTheStep.loss fails on outputs .* has no attribute 'scale'"),
+    ],
+)
+def test_so_is_a_loss_that_micro_batches_do_not_have(module: Any, line: str) -> None:
+    *parts, options = pipeline(module)
+    with pytest.raises(UserError, match=line):
+        onecurve.launch(fits, {"": (*parts, {**options, "is_alone": True})}, devices=2)
 
 
 @pytest.mark.parametrize("name", [*RIGHT, "signed"])

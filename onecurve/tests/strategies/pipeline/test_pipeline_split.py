@@ -1,4 +1,4 @@
-"""strategy.split: a network that is no sequence, split before modules that are named."""
+"""strategy=pipeline: a network that is no sequence, split between its modules."""
 
 from functools import partial
 from typing import Any
@@ -8,10 +8,11 @@ import torch
 from conftest import PASSED_ON, ZBV, Shared
 from several_fits import Case, Small, assert_equal, fits_alone, fits_in_ranks
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.strategies.pipeline.network import split_network
+from onecurve.strategies.pipeline.network import find_networks
 from onecurve.torch_versions import too_old
 
 
@@ -78,11 +79,33 @@ class Inline(Skips):
         return loss
 
 
-class Branches(Small):
-    """Code around the named modules that cannot be traced."""
+class Cnn(nn.Module):
+    """As the network of PyTorch's MNIST example is."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.conv1, self.conv2 = nn.Conv1d(1, 4, 3), nn.Conv1d(4, 4, 2)
+        self.dropout = nn.Dropout(0.0)
+        self.fc1, self.fc2 = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv1(x.unsqueeze(1)))
+        x = F.max_pool1d(F.relu(self.conv2(x)), 2)
+        x = self.dropout(x.view(x.size(0), -1))[:, :4]
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+class OfMnist(Small):
+    def network(self) -> nn.Module:
+        return Cnn()
+
+
+class Branches(Small):
+    """Code between modules that cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.net
         self.one, self.two = Half(6, 6), Half(6, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -90,42 +113,32 @@ class Branches(Small):
         return self.two(-hidden if hidden.sum() > 0 else hidden)
 
 
-class Tokens(Small):
-    """As vision transformers are: the split code uses parameters and buffers itself."""
+class ByMode(Branches):
+    """Does something else in evaluation."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.two(F.dropout(self.one(inputs), 0.5, self.training))
+
+
+class Tokens(Branches):
+    """Uses a parameter itself."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = Encoder()
+        self.token = nn.Parameter(torch.randn(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.two(self.one(inputs) + self.token)
 
 
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.token = nn.Parameter(torch.randn(1, 1, 3))
-        self.register_buffer("positions", torch.arange(9.0).reshape(1, 3, 3) / 9)
-        self.scale = nn.Parameter(torch.ones(3))
-        self.embed, self.mix, self.norm = nn.Linear(3, 3), Half(3, 3), nn.LayerNorm(3)
-        self.head = nn.Linear(3, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        torch._assert(x.dim() == 2, "takes rows")
-        x = self.embed(x.reshape(x.shape[0], 2, 3))
-        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
-        x = self.mix(x + self.positions[:, : x.size(1)])
-        return self.head(self.norm(x * self.scale)[:, 0])
-
-
-NET = ["net.down2", "net.up1", "net.up2"]
-SPLIT = {Skips: NET, Inline: NET, OfTheTask: ["decoder", "net"], Tokens: ["net.mix", "net.norm"]}
+SPLIT = (Skips, Inline, OfTheTask, OfMnist)
 # Before torch 2.13 only gpipe: see torch_versions.py.
 ALONE = {"schedule": "gpipe"} if too_old(PASSED_ON) else {}
 SCHEDULES = ("gpipe",) if ALONE else ("gpipe", "interleaved_1f1b", ZBV)
 
 
-def pipeline(split: list[str], **options: Any) -> onecurve.Pipeline:
-    return onecurve.Pipeline(
-        microbatches=2, timeout_seconds=60, split=split, **{**ALONE, **options}
-    )
+def pipeline(**options: Any) -> onecurve.Pipeline:
+    return onecurve.Pipeline(microbatches=2, timeout_seconds=60, **{**ALONE, **options})
 
 
 @pytest.fixture(scope="session")
@@ -135,11 +148,8 @@ def single(shared: Shared) -> Any:
 
 @pytest.fixture(scope="session")
 def outcomes(shared: Shared) -> Any:
-    cases: dict[str, Case] = {
-        each.__name__: (each, pipeline(split), {}) for each, split in SPLIT.items()
-    }
-    cases["unnamed"] = Skips, pipeline([]), {}
-    cases |= {name: (Skips, pipeline(NET, schedule=name), {}) for name in SCHEDULES}
+    cases: dict[str, Case] = {each.__name__: (each, pipeline(), {}) for each in SPLIT}
+    cases |= {name: (Skips, pipeline(schedule=name), {}) for name in SCHEDULES}
     return shared("split", partial(fits_in_ranks, cases))
 
 
@@ -147,24 +157,12 @@ MODULES = [module.__name__ for module in SPLIT]
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("case", [*MODULES, *SCHEDULES, "unnamed"])
+@pytest.mark.parametrize("case", [*MODULES, *SCHEDULES])
 def test_a_split_network_trains_as_in_one_process(single: Any, outcomes: Any, case: str) -> None:
-    """By any schedule, and split by itself where nothing is named."""
     assert_equal(outcomes[case], single[case if case in MODULES else "Skips"], epochs=2)
 
 
-@pytest.mark.parametrize(
-    ("module", "split", "words"),
-    [
-        (Skips, ["net.down3"], "Skips has no module net.down3, such as net.down2"),
-        (Branches, ["two"], r"Branches.forward cannot be traced \(.*\); let no branch there"),
-        (OfTheTask, ["net.weight"], "no module net.weight"),
-        (Inline, ["loss"], "no module loss"),
-    ],
-)
-def test_what_cannot_be_split_is_one_line(
-    module: type[Small], split: list[str], words: str
-) -> None:
-    with pytest.raises(UserError, match=words) as refused:
-        split_network(module(), split)
-    assert str(refused.value).startswith("split=[")
+@pytest.mark.parametrize("module", [Branches, ByMode, Tokens])
+def test_what_cannot_be_split_is_one_line(module: type[Small]) -> None:
+    with pytest.raises(UserError, match=r"has no sequence of layers: .* a method layers\(\)"):
+        find_networks(module(), 2)

@@ -1,11 +1,14 @@
 """strategy=pipeline: tasks that nobody wrote for it, unusual layers, and weights used twice."""
 
+from contextlib import redirect_stderr
 from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import warm_ranks
 from conftest import ROUNDING, ZBV, Shared, largest_difference
 from several_fits import (
     Case,
@@ -54,6 +57,18 @@ class ModuleOfLoss(Small):
     def __init__(self) -> None:
         super().__init__()
         self.loss = nn.MSELoss()  # type: ignore[assignment]
+
+
+class OtherLoss(Small):
+    """Has a method of that name which takes something else, as many tasks do."""
+
+    def loss(self, batch: Any) -> Tensor:  # type: ignore[override]
+        return F.mse_loss(self(batch[0]), batch[1]) + self(batch[0]).square().mean()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.log("train/loss", loss)
+        return loss
 
 
 class Attacked(Small):
@@ -326,9 +341,10 @@ class OfGradients(Small):
 
 
 STRANGERS = (
-    *(Beside, TwoViews, ModuleOfLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
+    *(Beside, ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
 )
 LAYERS: dict[Any, dict[str, Any]] = {
+    TwoViews: {"schedule": "gpipe"},
     OneActivation: {"schedule": ZBV},
     OneDropout: {},
     OneGenerator: {},
@@ -364,6 +380,7 @@ def outcomes(shared: Shared) -> Any:
         module.__name__: case(module, **LAYERS.get(module, {}))
         for module in (*STRANGERS, *LAYERS, *REJECTED)
     }
+    cases["TwoViews, 1f1b"] = case(TwoViews)
     cases["Normalized"] = case(Normalized, microbatches=5)
     return shared("strangers", partial(fits_in_ranks, cases))
 
@@ -372,6 +389,22 @@ def outcomes(shared: Shared) -> Any:
 @pytest.mark.parametrize("module", [*STRANGERS, *LAYERS])
 def test_it_is_trained_as_it_is(single: Any, outcomes: Any, module: Any) -> None:
     assert_equal(outcomes[module.__name__], single[module.__name__])
+
+
+def test_a_schedule_takes_one_call_of_the_network(outcomes: dict[str, Any]) -> None:
+    line = "TwoViews.training_step calls its network more than once; use Pipeline(schedule='gpipe')"
+    assert_rejected(outcomes["TwoViews, 1f1b"], line)
+
+
+def said_in(module: type[Small]) -> str:
+    with redirect_stderr(StringIO()) as said:
+        fits({"": case(module)})
+    return said.getvalue()
+
+
+def test_a_batch_that_cannot_be_told_from_a_table_passes_in_one_piece() -> None:
+    said = warm_ranks.run("test_pipeline_strangers.said_in", (OfTables,), processes=2)
+    assert said.count("the blocks in blocks get a tensor of 8 rows that is perhaps not of the") == 1
 
 
 def test_no_micro_batch_is_too_small_for_batchnorm(outcomes: dict[str, Any]) -> None:

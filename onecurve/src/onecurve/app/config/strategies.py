@@ -121,11 +121,6 @@ class _Stages(Ranks):
         "auto", description="Stages per rank; auto takes the schedule's usual number."
     )
     balance: str | list[int] = Field("auto", description="Layers of each stage, such as [7,7].")
-    split: list[str] | None = Field(
-        None,
-        description="Modules at which stages may begin, such as [net.down2,net.up1]; null if the "
-        "network is a sequence of layers or of blocks.",
-    )
 
     def of_schedule(self, run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
         """Reject settings with which a schedule cannot run.

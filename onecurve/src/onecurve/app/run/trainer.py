@@ -142,7 +142,6 @@ def trainer_arguments(
     """The arguments of a Trainer with the configured strategy, and these callbacks and loggers."""
     strategy = strategy_of(cfg)
     strategy.checkpoint_io = _storage(cfg)
-    strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
     return {

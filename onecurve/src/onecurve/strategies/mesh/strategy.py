@@ -45,7 +45,6 @@ def mesh(
     microbatches: int = 4,
     stages_per_rank: int | Literal["auto"] = "auto",
     balance: Sequence[int] | str = "auto",
-    split: Sequence[str] | None = None,
     timeout_seconds: float = 300,
     backend: Backend = "auto",
     forward_methods: Sequence[str] = (),
@@ -54,7 +53,7 @@ def mesh(
 
     The axes are those of `Sizes`; `shard` may be "auto" for the ranks that the others leave. The
     other arguments are those of `FSDP`, of `Tensor` (`plan`, `sequence`: used with several ranks
-    along that axis) and of `Pipeline` (`schedule` to `split`, likewise). In a pipeline
+    along that axis) and of `Pipeline` (`schedule` to `balance`, likewise). In a pipeline
     ``reshard_after_forward="auto"`` frees nothing, because every micro-batch would have to gather
     the parameters again.
     """
@@ -62,9 +61,7 @@ def mesh(
     if pipeline > 1:
         from ..pipeline.parallel import PipelineParallel
 
-        parallelisms.append(
-            PipelineParallel(schedule, microbatches, stages_per_rank, balance, split)
-        )
+        parallelisms.append(PipelineParallel(schedule, microbatches, stages_per_rank, balance))
         if reshard_after_forward == "auto":
             reshard_after_forward = False
     if tensor > 1:

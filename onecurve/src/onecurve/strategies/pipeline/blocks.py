@@ -17,12 +17,12 @@ rows' numbers travel with them; so does what is differentiated.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from enum import Enum
-from itertools import combinations
 from typing import Any, NamedTuple, Self
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
@@ -35,7 +35,7 @@ from ...compat.of_torch import (
     without_data,
 )
 from ...compat.patching import replaced
-from ...errors import UserError, in_short
+from ...errors import UserError, in_short, say
 from ..layers import CONTAINERS
 from .remote import NO_DATA
 from .shapes import Tensors, empty, with_tensors_on
@@ -81,10 +81,12 @@ class Blocks:
         path: The container's dotted name in the task.
         rows: Samples of the whole batch in the pass under way, where that is the first dimension.
         kept: Which of the tensors that leave the last block the code around is given.
-        pipeline: Passes tensors through all stages; set once there are stages.
+        pipeline: Passes tensors through all stages, in one piece if `whole`; set once there are
+            stages.
     """
 
-    pipeline: Callable[[Tensors], Tensors]
+    pipeline: Callable[..., Tensors]
+    _has_said: bool = False
 
     def __init__(self, task: LightningModule, container: nn.ModuleList | nn.ModuleDict) -> None:
         self.task = task
@@ -110,7 +112,8 @@ class Blocks:
         self._inputs: list[Tensor] = []
         self._left: list[Tensor] = []
         self._known: dict[Any, Values] = {}
-        self._known_to_share: dict[Any, set[int]] = {}
+        self._certain: dict[Any, bool] = {}
+        self._passes_whole = False
         self._copies: list[nn.Module] = []
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -192,8 +195,9 @@ class Blocks:
                 raise self._rejection("calls the first without a tensor of numbers")
             self._inputs, self._outer = [first], {id(first): (first, Before(0))}
             self.rows = len(first)
-        shared = self._shared(number, leaves, structure)
-        sources = [self._source(leaf, at not in shared) for at, leaf in enumerate(leaves)]
+        if not self._are_of_samples(number, leaves, structure):
+            self._passes_whole = True
+        sources = [self._source(leaf) for leaf in leaves]
         if not any(isinstance(source, Before) for source in sources):
             raise self._rejection("calls one without what the one before has returned")
         self.calls.append(Values(sources, structure))
@@ -207,12 +211,20 @@ class Blocks:
         tensors = tensor_leaves(returned.leaves)
         self.kept = [place for place, leaf in enumerate(tensors) if self.has_rows(leaf)]
         numbers = torch.arange(self.rows, device=self._inputs[0].device)
-        outputs = iter(self.pipeline((self._inputs[0], numbers, *self._inputs[1:])))
+        inputs = (self._inputs[0], numbers, *self._inputs[1:])
+        if self._passes_whole and not self._has_said and dist.get_rank() == 0:
+            say(
+                f"strategy=pipeline: the blocks in {self.path} get a tensor of {self.rows} rows "
+                "that is perhaps not of the batch's samples, so such a batch passes in one piece; "
+                "use another data.batch_size"
+            )
+            self._has_said = True
+        outputs = iter(self.pipeline(inputs, whole=self._passes_whole))
         leaves = [next(outputs) if self.has_rows(leaf) else leaf for leaf in returned.leaves]
         self._forget()
         return tree_unflatten(leaves, returned.structure)
 
-    def _source(self, leaf: Any, may_have_rows: bool) -> Any:
+    def _source(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             if leaf is None or callable(leaf) or isinstance(leaf, PLAIN):
                 return leaf
@@ -227,7 +239,7 @@ class Blocks:
         known = self._outer.get(id(leaf))
         if known is not None and not (self.calls and isinstance(known[1], Before)):
             return known[1]
-        has_rows = may_have_rows and self.has_rows(leaf)
+        has_rows = self.has_rows(leaf)
         source: Any = Here(leaf.detach(), has_rows)
         if leaf.requires_grad and torch.is_grad_enabled():
             source = Carried(self.num_carried)
@@ -255,34 +267,29 @@ class Blocks:
         """Whether a value is a tensor with one row per sample of the full batch."""
         return isinstance(value, Tensor) and value.shape[:1] == (self.rows,)
 
-    def _shared(self, number: int, leaves: list[Any], structure: Any) -> set[int]:
-        """The places of tensors that all samples share, although they have as many rows.
+    def _are_of_samples(self, number: int, leaves: list[Any], structure: Any) -> bool:
+        """Whether all tensors with as many rows as the batch are certainly of its samples.
 
-        A table of positions has, where a batch has as many samples as positions. With one sample
-        more a block works if the tensors of samples have one row more, and the others have not.
+        A table of positions has as many where a sequence is as long as the batch. With one row more
+        in all of them a block works if they are of samples.
         """
         of_samples = (self._inputs[0], *self._left)
         with_rows = [at for at, leaf in enumerate(leaves) if self.has_rows(leaf)]
-        doubtful = [at for at in with_rows if all(leaves[at] is not each for each in of_samples)]
-        if not doubtful or self.rows < 2:
-            return set()
-        shapes = list(dict.fromkeys(leaves[at].shape for at in doubtful))
-        key = (self.rows, *doubtful, *self._key(number, leaves))
-        if key not in self._known_to_share:
-            self._known_to_share[key] = set()
-            for count in range(len(shapes) + 1):
-                for chosen in combinations(shapes, count):
-                    shared = {at for at in doubtful if leaves[at].shape in chosen}
-                    more = list(leaves)
-                    for at in set(with_rows) - shared:
-                        more[at] = leaves[at].new_empty(
-                            (self.rows + 1, *leaves[at].shape[1:]), device="meta"
-                        )
-                    with suppress(Exception):  # whatever a block does with another shape
-                        self._without_data(number, more, structure)
-                        self._known_to_share[key] = shared
-                        return shared
-        return self._known_to_share[key]
+        if all(any(leaves[at] is each for each in of_samples) for at in with_rows):
+            return True
+        key = (*with_rows, *self._key(number, leaves))
+        if key not in self._certain:
+            more = list(leaves)
+            for at in with_rows:
+                more[at] = leaves[at].new_empty(
+                    (self.rows + 1, *leaves[at].shape[1:]), device="meta"
+                )
+            self._certain[key] = True
+            try:
+                self._without_data(number, more, structure)
+            except Exception:  # whatever a block does with another shape
+                self._certain[key] = False
+        return self._certain[key]
 
     def _key(self, number: int, leaves: list[Any]) -> tuple[Any, ...]:
         """What the shapes depend on that a block returns."""
@@ -339,6 +346,7 @@ class Blocks:
 
     def _forget(self) -> None:
         self.calls, self._left, self._inputs, self._outer = [], [], [], {}
+        self._passes_whole = False
 
 
 class StandIn(nn.Module):
@@ -396,46 +404,3 @@ class BlockLayer(nn.Module):
 
 def _have_no_data(tensors: Iterable[Tensor]) -> bool:
     return any(isinstance(tensor, FakeTensor) for tensor in tensors)
-
-
-def find_blocks(
-    task: LightningModule, num_stages: int, within: nn.Module | None = None
-) -> Blocks | None:
-    """The nn.ModuleList or nn.ModuleDict with the most parameters that holds blocks of one class.
-
-    A list of single layers comes last: the code around it usually calls functions between them.
-    """
-    found = [
-        part
-        for part in (within or task).modules()
-        if isinstance(part, CONTAINERS) and len([*part.children()]) > 1 and _are_alike(part)
-    ]
-    found = [each for each in found if len([*each.children()]) >= num_stages] or found
-    blocks = [Blocks(task, container) for container in found]
-    return max(blocks, key=lambda each: (each.have_parts, each.size), default=None)
-
-
-def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> Blocks | None:
-    """The blocks of the encoder, given those of the decoder, or the other way round.
-
-    This holds for networks of a class that is known to have both, and to call all blocks in order.
-    """
-    for part in task.modules():
-        has_both = getattr(getattr(part, "config", None), "is_encoder_decoder", False)
-        if not has_both and not isinstance(part, nn.Transformer):
-            continue
-        stacks = [getattr(part, name, None) for name in ("encoder", "decoder")]
-        others = [
-            each for each in stacks if each is not None and blocks.holder not in each.modules()
-        ]
-        found = find_blocks(task, num_stages, others[0]) if len(others) == 1 else None
-        if found is not None and found.have_parts and len(found.blocks) >= num_stages:
-            return found
-    return None
-
-
-def _are_alike(container: nn.Module) -> bool:
-    blocks = [*container.children()]
-    has_some = all(next(block.parameters(), None) is not None for block in blocks)
-    is_called = not isinstance(blocks[0], CONTAINERS)
-    return len({type(block) for block in blocks}) == 1 and has_some and is_called

@@ -19,7 +19,6 @@ will do, and a batch of any size.
 """
 
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import torch
@@ -205,14 +204,3 @@ def _wait(under_way: Sent) -> None:
         if work is not None:
             work.wait()
     under_way.clear()
-
-
-def order(owner: Sequence[int], chunks: int) -> dict[int, list[tuple[int, str, int]]]:
-    """The actions of each rank in order, like `pipeline_order` of PyTorch's schedules."""
-    found: dict[int, list[tuple[int, str, int]]] = {rank: [] for rank in set(owner)}
-    stages = range(len(owner))
-    for number, stage in product(range(chunks), stages):
-        found[owner[stage]].append((stage, "F", number))
-    for number, stage in product(range(chunks), reversed(stages)):
-        found[owner[stage]].append((stage, "B", number))
-    return found

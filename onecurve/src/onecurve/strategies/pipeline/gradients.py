@@ -39,8 +39,6 @@ from .remote import NO_DATA
 
 BUCKET_BYTES = 25 * 2**20
 INSTALLED = {"site-packages", "dist-packages"}
-# Where Lightning and PyTorch average weights.
-AVERAGES = {"weight_averaging.py", "stochastic_weight_avg.py", "swa_utils.py"}
 
 
 class Stash:
@@ -122,7 +120,6 @@ def explained(
     """Explain an error that is caused by layers of other ranks; None for any other error."""
     message, frames = str(error), extract_tb(error.__traceback__)
     names = {frame.name for frame in frames}
-    in_step = "_call_task" in names
     # PyTorch has no class of its own for it.
     lacks_data = isinstance(error, RuntimeError) and NO_DATA.search(message)
     if "deepcopy" in names and "cannot pickle" in message and "ProcessGroup" in message:
@@ -130,28 +127,9 @@ def explained(
             "a module is copied whose layers are a pipeline; make the copy in __init__, or use "
             "strategy=ddp"
         )
-    elif in_step and lacks_data:
+    elif lacks_data and "_call_task" in names:
         return layers_used_outside_network(module, network)
-    elif in_step and any(map(sees_outputs, network.owner.modules())):
-        line = (
-            f"a step of {type(module).__name__} fails ({in_short(error)}), and hooks of its layers "
-            "(register_forward_hook) run on the rank that has the layer, for each micro-batch; let "
-            "the network return what the step needs, or use strategy=fsdp"
-        )
-    elif not lacks_data:
-        return None
-    elif "aten::equal" in message:
-        line = (
-            "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
-            "rank has some; unfreeze by requires_grad alone, or use strategy=ddp"
-        )
-    elif AVERAGES & {Path(frame.filename).name for frame in frames}:
-        line = (
-            "weights are averaged, of which another rank has some, as Lightning's averages of "
-            "weights do; use onecurve.ExponentialMovingAverage or "
-            "onecurve.StochasticWeightAveraging, or use strategy=ddp"
-        )
-    else:
+    elif lacks_data:
         at = [
             f"{each.name} ({Path(each.filename).name}:{each.lineno})"
             for each in frames
@@ -159,11 +137,20 @@ def explained(
             and not INSTALLED & {*Path(each.filename).parts}
         ]
         line = (
-            f"{at[-1] if at else 'a callback'} asks for a gradient or a weight that another rank "
-            "has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
-            "self.trainer.strategy.gradient_norm(), which know all gradients, "
-            "onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
+            f"{at[-1] if at else 'a callback'} reads, draws or compares a weight or a gradient "
+            "that another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
+            "self.trainer.strategy.gradient_norm(), which know all gradients, `with "
+            "self.trainer.strategy.full_parameters(self):` for weights, requires_grad alone to "
+            "unfreeze, onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
         )
+    elif "_call_task" in names and any(map(sees_outputs, network.owner.modules())):
+        line = (
+            f"a step of {type(module).__name__} fails ({in_short(error)}), and hooks of its layers "
+            "(register_forward_hook) run on the rank that has the layer, for each micro-batch; let "
+            "the network return what the step needs, or use strategy=fsdp"
+        )
+    else:
+        return None
     return UserError(f"strategy={strategy}: {line}")
 
 

@@ -53,6 +53,13 @@ def takes(schedule: str, microbatches: int, num_ranks: int) -> bool:
     return True
 
 
+def idle_share(schedule: str, ranks: int, microbatches: int, stages: int) -> float:
+    """The share of the time in which ranks wait, with stages of equal cost: the bubble."""
+    # `ranks` - 1 steps, a third as long where the backward pass is split.
+    steps = microbatches * stages // ranks * (3 if SCHEDULES[schedule].splits_backward else 1)
+    return (ranks - 1) / (steps + ranks - 1)
+
+
 def nearest(schedule: str, microbatches: int, num_ranks: int, most: int) -> int:
     """The supported number of micro-batches that is nearest to a given one."""
     candidates = range(1, max(most, num_ranks) + 1)

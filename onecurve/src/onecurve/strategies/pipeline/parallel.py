@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import signature
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -27,11 +27,9 @@ from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...compat.of_lightning import loaded_checkpoint
 from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
-from ..callback_api import CallbackAPI
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
@@ -46,17 +44,14 @@ from .gradients import (
     scaler_of,
 )
 from .limits import SCHEDULES, Schedule
-from .network import Network, find_networks, share_direct_tensors
+from .network import Network, find_networks
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences
-from .remote import RemoteParameter, add_gradients, drawing
+from .remote import RemoteParameter, add_gradients
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
-
-# In a checkpoint: a schedule takes the loss.
-BY_SCHEDULE = "loss_by_schedule"
 
 
 class PipelineParallel(Parallelism):
@@ -85,7 +80,6 @@ class PipelineParallel(Parallelism):
         microbatches: int,
         stages_per_rank: int | Literal["auto"],
         balance: Sequence[int] | str,
-        split: Sequence[str] | None = None,
     ) -> None:
         if schedule not in SCHEDULES:
             raise UserError(
@@ -98,7 +92,6 @@ class PipelineParallel(Parallelism):
         self.microbatches = microbatches
         self.stages_per_rank = usual if stages_per_rank == "auto" else int(stages_per_rank)
         self.balance = balance
-        self.split = list(split or ())
 
     def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
         super().join(name, ranks, step, precision)
@@ -116,7 +109,7 @@ class PipelineParallel(Parallelism):
         """Partition the network."""
         rank = self.ranks.coordinates.pipeline
         num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
-        self.networks = find_networks(task, num_stages, self.split)
+        self.networks = find_networks(task, num_stages)
         self._takes = signature(self.networks[0].owner.forward)
         self.stages = [self._divided(task, network) for network in self.networks]
         owned = [each for stages in self.stages for each in stages.held()]
@@ -169,7 +162,7 @@ class PipelineParallel(Parallelism):
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        _, owner, layers, blocks = self.networks[0]
+        owner, blocks = self.networks[0].owner, self.networks[0].blocks
         if not hasattr(self, "runner"):
             self.runner = Runner(
                 task,
@@ -182,9 +175,7 @@ class PipelineParallel(Parallelism):
                 placed=lambda name: self.placement.owner(name) is not None,
             )
         self._patches = ExitStack()
-        self._patches.enter_context(drawing())
         if blocks is None:
-            share_direct_tensors(owner, layers.values())
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))
         for network, stages in zip(self.networks, self.stages, strict=True):
             if network.blocks is not None:
@@ -197,10 +188,7 @@ class PipelineParallel(Parallelism):
             set_up(optimizers, scaler_of(self.precision), self._patches)
 
     def begin(self, task: LightningModule) -> None:
-        self.runner.begin(bool(loaded_checkpoint(task.trainer).get(BY_SCHEDULE)))
-
-    def checkpointed(self) -> dict[str, Any]:
-        return {BY_SCHEDULE: True} if self.runner.by_schedule else {}
+        self.runner.begin()
 
     def check(self) -> None:
         # No weights are saved that were trained on another loss than was logged.
@@ -234,17 +222,18 @@ class PipelineParallel(Parallelism):
         return result
 
     def _report(self, trainer: Trainer, inputs: Tensors) -> None:
-        strategy = cast(CallbackAPI, trainer.strategy)
+        strategy: Any = trainer.strategy
         of_parts = strategy.of_all_parts(self.runner.changed_buffers())
-        if self.ranks.rank == 0:
-            for network, stages in zip(self.networks, self.stages, strict=True):
-                plan = self.runner.plan(inputs, stages)
-                is_first = network is self.networks[0]
-                title = "Pipeline" if len(self.networks) == 1 else f"Pipeline of {network.name}"
-                report_partition(trainer, stages, title, *plan, len(inputs[0]), draws=is_first)
-            if plan[-1] > 1:
-                names = [name for part in of_parts for name in part]
-                report_changed(self.step.module, "pipeline", "micro-batch", names)
+        if self.ranks.rank != 0:
+            return
+        for network, stages in zip(self.networks, self.stages, strict=True):
+            schedule, count = self.runner.plan(inputs, stages)
+            title = "Pipeline" if len(self.networks) == 1 else f"Pipeline of {network.name}"
+            if strategy.prints_layers:
+                report_partition(stages, title, schedule, count, len(inputs[0]))
+        if count > 1:
+            names = [name for part in of_parts for name in part]
+            report_changed(self.step.module, "pipeline", "micro-batch", names)
 
     def _weighed(self, loss: Tensor, weight: float) -> Tensor:
         # The gradients of a schedule are weighted already: FSDP2 averages them within.
@@ -292,6 +281,12 @@ class PipelineParallel(Parallelism):
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         if not self.is_applied(task):
             return None
+        if self.runner.ran_by_schedule and "does not require grad" in str(error):
+            return UserError(
+                f"strategy=pipeline: {type(task).__name__}.training_step computes a gradient of "
+                "its network's outputs, whose backward pass the schedule has run; use "
+                "strategy.schedule=gpipe, which takes any step"
+            )
         return explained(error, task, self.networks[0], self.name)
 
     # State

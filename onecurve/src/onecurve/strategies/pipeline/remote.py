@@ -1,18 +1,14 @@
 """Tensors without data, which replace those of layers that another rank holds.
 
-PyTorch leaves a tensor as it is where one without data is added to it in place. So a penalty that
-is summed up by ``total += weight.abs().sum()``, or a teacher whose weights follow by
-``mean.mul_(0.99).add_(weight, alpha=0.01)``, would lose the weights of other ranks silently.
-
-Nor does PyTorch draw for a tensor without data. Here as many numbers are drawn and dropped, so that
-a hook that draws the weights of all layers draws those of this rank's as in one process.
+Code computes with them on the meta device; who asks for their numbers gets PyTorch's error. What
+would lose the weights of other ranks silently is an error of ours: adding one in place to a tensor
+with data (``total += weight.abs().sum()``), and drawing random numbers for one, after which the
+generators of the ranks would differ. `gradients.explained` makes one line of each.
 """
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,40 +16,37 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...compat.of_torch import (
-    HISTOGRAMS,
+    SKIP_META,
     DisableTorchFunctionSubclass,
     TorchDispatchMode,
     tensor_leaves,
     tree_map_only,
 )
-from ...compat.patching import replaced
 from ..mesh.ranks import each_rank_has
-
-INITIALIZERS = ("orthogonal_", "sparse_", "trunc_normal_")
-"""Functions of torch.nn.init that do nothing to a tensor without data."""
 
 # What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
 NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
 # What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
-DEVICE: Any = getattr(Tensor.device, "__get__")  # noqa: B009
+WHERE: Any = [getattr(name, "__get__") for name in (Tensor.device, Tensor.is_meta)]  # noqa: B009
 DIVIDED = "_divided_by_a_pipeline"
 """An attribute of a task of which other ranks hold layers."""
 
 
 class Remote(Tensor):
-    """A tensor on the meta device, and so is what is computed from it; in-place use is rejected."""
+    """A tensor on the meta device, and so is what is computed from it."""
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Call a function; reject what would lose numbers of this tensor silently."""
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if func == DEVICE and sys._getframe(1).f_globals["__name__"] == HISTOGRAMS:
-            raise RuntimeError("no data of a tensor on the meta device to draw a histogram of")
-        changed = [args[:1] if works_in_place(name) else None, kwargs.get("out")]
+        if func in WHERE and sys._getframe(1).f_globals["__name__"] in SKIP_META:
+            raise RuntimeError("a tensor on the meta device would be skipped: no data")
+        changed = [args[:1] if _works_in_place(name) else None, kwargs.get("out")]
         if not all(tensor.is_meta for tensor in tensor_leaves(changed)):
-            raise RuntimeError(f"{func.__name__} of a tensor on the meta device: no data")
-        with DisableTorchFunctionSubclass(), _Draws():  # type: ignore[no-untyped-call]
+            raise RuntimeError(f"{name} of a tensor on the meta device: no data")
+        with DisableTorchFunctionSubclass(), _NoDraws():  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
         return tree_map_only(Tensor, _as_remote, result)
 
@@ -64,45 +57,18 @@ class Remote(Tensor):
         return copy(memo)  # type: ignore[no-any-return]
 
 
-class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Draws as many numbers as for tensors with data, and drops them."""
-
+class _NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
-            func(*tree_map_only(Tensor, _full, args), **tree_map_only(Tensor, _full, kwargs))
-        return func(*args, **kwargs)
+            raise RuntimeError("random numbers for a tensor on the meta device: no data")
+        return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
-    """Within the context, initializers of PyTorch draw for remote tensors, too."""
-    with ExitStack() as stack:
-        for name in INITIALIZERS:
-            stack.enter_context(replaced(nn.init, name, _drawing(getattr(nn.init, name))))
-        yield
-
-
-def _drawing(initialize: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @wraps(initialize)
-    def initialized(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
-        initialize(_full(tensor) if isinstance(tensor, Remote) else tensor, *args, **options)
-        return tensor
-
-    return initialized
-
-
-def works_in_place(name: str) -> bool:
+def _works_in_place(name: str) -> bool:
     """Whether a function has a name such as ``add_``, ``_foreach_add_`` or ``__iadd__``."""
     return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
-
-
-def _full(tensor: Tensor) -> Tensor:
-    device = "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
-    full = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-    return full.fill_(0.5)  # such as a probability
 
 
 def _as_remote(tensor: Tensor) -> Tensor:

@@ -1,19 +1,19 @@
 """The steps of a task, in which a call of its network passes a batch through the pipeline.
 
 PyTorch's schedules beside GPipe start the backward pass of one micro-batch before the forward pass
-of the next has ended. For that they take the loss of each by itself, ``loss(outputs, targets)``.
-The first step of a fit runs as GPipe, which asks for nothing (`fill_drain.py`), and shows whether
-that, as a mean over micro-batches, is what the step returns; if so, the schedule does the rest.
-Later steps are compared, too: were it another loss one day, a curve would be logged that nothing
-was trained on. The comparison stays on the device, where nobody waits for it; who reads it must. On
-a CPU that costs nothing, and a mistake ends the very step. On a GPU it is read where something is
-logged, at the end of an epoch and before weights are saved.
+of the next has ended. So they run where the task declares the loss of each, by a method
+``loss(outputs, targets)``; any other task runs as GPipe (`fill_drain.py`), which asks for nothing.
+What the step returns is compared with the mean over micro-batches: were it another loss, a curve
+would be logged that nothing was trained on. The comparison stays on the device; it is read in the
+first step, where something is logged, at the end of an epoch and before weights are saved; on a CPU
+in every step.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,15 @@ from torch import Tensor
 
 from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
-from ...compat.patching import replaced
 from ...errors import UserError, in_short, say
 from ..layout import changed
 from ..step import TaskStep
 from ..weight import rows, weight_of
-from .fill_drain import order, through_stages
+from .fill_drain import through_stages
 from .gradients import Stash, layers_used_outside_network, scaler_of
 from .network import Network
 from .partition import Stages
-from .schedule import Schedules, relative_weights, split_targets
+from .schedule import Schedules
 from .shapes import Tensors
 
 # How far two computations of a value may be apart: some thousand times its rounding.
@@ -65,10 +64,10 @@ class Runner:
     takes_loss: bool = False
     """Whether the loss of a micro-batch is being computed."""
     by_schedule: bool | None = None
-    """Whether a schedule takes the loss; None until a first step has shown it."""
+    """Whether a schedule takes the loss; None before the first step of a fit."""
     _is_in_step: bool = False
+    _has_said: bool = False
     _calls: int = 0
-    _called: list[tuple[Tensors, Tensors]] = field(default_factory=list)
     _losses: Tensor | None = None
     _rows_of_batch: int | None = None
     _scale: float = 1.0
@@ -80,23 +79,16 @@ class Runner:
             self.schedule,
             self.microbatches,
             self.stages,
-            self._loss_of_pieces,
+            self._loss,
             partial(weight_of, self.task),
         )
         self._at_first = {name: buffer.clone() for name, buffer in self.stages.buffers().items()}
 
-    def begin(self, is_known: bool) -> None:
-        """Begin a fit or an evaluation.
-
-        Args:
-            is_known: Whether a schedule took the loss before the run was interrupted. The next step
-                is then run by the schedule, whose sums are rounded differently than in fill-drain.
-        """
+    def begin(self) -> None:
+        """Begin a fit or an evaluation."""
         mixed, device = isinstance(self.precision, MixedPrecision), self.stages.ranks.device
         self.loss_check = LossCheck(self.task, mixed, at_once=device.type == "cpu")
-        self.by_schedule = True if is_known and self.network.blocks is None else None
-        if self.schedule == "gpipe":
-            self.by_schedule = False
+        self.by_schedule, self._has_said = None, False
 
     @property
     def ran_by_schedule(self) -> bool:
@@ -109,43 +101,87 @@ class Runner:
         if name != "training_step":
             return step()
         self._calls, self._losses = 0, None
+        if self.by_schedule is None:
+            # Not before: hooks of a callback count, too.
+            why = "" if self.schedule == "gpipe" else self._why_gpipe()
+            self.by_schedule = self.schedule != "gpipe" and why is None
+            # Where nobody asks for a schedule, nor declares a loss for one, gpipe needs no line.
+            declares = self.task.automatic_optimization and _declares_loss(self.task)
+            if why and (self.schedule != "1f1b" or declares):
+                self._say(why)
         # What 16-bit training multiplies the loss by, a schedule must, too.
         scaler = scaler_of(self.precision)
         scale = 1.0 if scaler is None else float(scaler.get_scale())
         self._scale = scale * self.step.weight
-        with replaced(self, "_is_in_step", True):
+        self._is_in_step = True
+        try:
             result = step()
-        called, self._called = self._called, []
+        finally:
+            self._is_in_step = False
         loss = result.get("loss") if isinstance(result, dict) else result
         if not isinstance(loss, Tensor):
             return result
         if loss.is_meta:
             raise layers_used_outside_network(self.task, self.network)
         if self._losses is None:
-            if self.by_schedule is None:
-                self._decide(loss, called)
             return result
         self.loss_check.compare(loss, self._losses)
         attached = self.stash.attach(loss, scale)
         return {**result, "loss": attached} if isinstance(result, dict) else attached
 
-    def forward(self, inputs: Tensors, stages: Stages | None = None) -> Tensors:
-        """Replaces `forward` of the network; all ranks get its outputs."""
+    def _why_gpipe(self) -> str | None:
+        """Why a schedule cannot take the loss; None if it can."""
+        name = type(self.task).__name__
+        if self.network.blocks is not None:
+            return f"{self.network.blocks.path} is called block by block"
+        if not _declares_loss(self.task):
+            return f"{name} has no method loss(outputs, targets)"
+        if not self.task.automatic_optimization:
+            return f"{name} optimizes manually"
+        if names := hooked(self.task):
+            return f"{names[0]} has a hook (register_hook), which would see each micro-batch"
+        trained = (path for path, p in self.task.named_parameters() if p.requires_grad)
+        if beside := [path for path in trained if not self.placed(path)]:
+            return f"{name} trains parameters beside its layers, such as {beside[0]}"
+        if self.step.prepared is None:
+            return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
+        return None
+
+    def _say(self, why: str) -> None:
+        if dist.get_rank() == 0 and not self._has_said:
+            say(
+                f"strategy=pipeline: {why}, so schedule={self.schedule} cannot take the loss of "
+                "each micro-batch; schedule=gpipe runs instead, which is as exact but keeps the "
+                "activations of all micro-batches"
+            )
+        self._has_said = True
+
+    def forward(
+        self, inputs: Tensors, stages: Stages | None = None, whole: bool = False
+    ) -> Tensors:
+        """Replaces `forward` of the network; all ranks get its outputs.
+
+        Args:
+            inputs: Those of the network, for the batch.
+            stages: The stages, if it is not the first network of the task.
+            whole: Whether the batch cannot be divided.
+        """
         trains = self._is_in_step and torch.is_grad_enabled()
         if trains and self.inputs is None:
             self.inputs = inputs
-        if trains and self.by_schedule and self.step.prepared and self._is_batch(inputs):
+        needs_gradient = any(value.requires_grad for value in inputs)
+        if trains and self.by_schedule and self._is_batch(inputs) and not needs_gradient:
             if self._losses is not None:
                 raise UserError(
-                    "strategy=pipeline: training_step calls its network more than once, and did "
-                    "not at first; use strategy.schedule=gpipe, which takes any number"
+                    f"strategy=pipeline: {type(self.task).__name__}.training_step calls its "
+                    "network more than once; use strategy.schedule=gpipe, which takes any number"
                 )
             outputs, self._losses = self._train(inputs)
             return outputs
-        outputs = self.fill_drain(inputs, self._chunks(inputs), stages)
-        if trains and self.by_schedule is None:
-            self._called.append((inputs, tuple(output.detach() for output in outputs)))
-        return outputs
+        if trains and self.by_schedule:
+            what = "needs a gradient" if needs_gradient else "is not certainly the batch"
+            self._say(f"what enters the network {what}")
+        return self.fill_drain(inputs, 1 if whole else self._chunks(inputs), stages)
 
     def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
         """The outputs of the network; differentiable."""
@@ -154,14 +190,12 @@ class Runner:
             outputs = through_stages(stages, stages.sequences.cut(inputs), chunks)
             return tuple(stages.sequences.whole(output, inputs) for output in outputs)
 
-    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, dict[int, list[Any]], int]:
-        """The name of the schedule for a batch, the actions of each rank, and the micro-batches."""
+    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
+        """The name of the schedule for a batch, and the number of micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
-                schedule, count = self.schedules.get(stages.sequences.cut(inputs))
-                return self.schedule, schedule.pipeline_order, count
-            count = self._chunks(inputs)
-        return "gpipe", order(stages.owner, count), count
+                return self.schedule, self.schedules.get(stages.sequences.cut(inputs))[1]
+            return "gpipe", self._chunks(inputs)
 
     def changed_buffers(self) -> list[str]:
         """The names of this rank's buffers that the first step has changed."""
@@ -243,74 +277,37 @@ class Runner:
         stages.share((known,), stages.last)
         return tuple(stages.sequences.whole(output, inputs) for output in outputs), known
 
-    def _loss_of_pieces(self, outputs: Any, targets: Any) -> Tensor:
-        return self._loss(self.stages.sequences.whole(outputs, self._inputs), targets)
-
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
-        context, outside = self.precision.forward_context(), self.stages.sequences.outside()
-        with replaced(self, "takes_loss", True), context, outside:
-            loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
+        """The task's loss of a micro-batch."""
+        outputs = self.stages.sequences.whole(outputs, self._inputs)
+        self.takes_loss = True
+        try:
+            with self.precision.forward_context(), self.stages.sequences.outside():
+                loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
+        except (TypeError, AttributeError) as error:
+            name = type(self.task).__name__
+            raise UserError(
+                f"strategy=pipeline: {name}.loss fails on outputs of the network and targets of a "
+                f"micro-batch ({in_short(error, 80)}); let it be loss(outputs, targets), or use "
+                "strategy.schedule=gpipe, which takes any loss"
+            ) from error
+        finally:
+            self.takes_loss = False
         return loss
 
-    def _decide(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> None:
-        """Find out from the first step whether a schedule can take the loss."""
-        why = self._why_not(loss, called)
-        self.by_schedule = self.stages.ranks.all_agree(why is None)
-        # Where nobody asked for a schedule, nor declares a loss for one, gpipe needs no line.
-        asks = self.schedule != "1f1b" or callable(getattr(self.task, "loss", None))
-        if not self.by_schedule and asks and dist.get_rank() == 0:
-            say(
-                f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
-                f"schedule={self.schedule} cannot take the loss of each micro-batch; "
-                "schedule=gpipe runs instead, which is as exact but keeps the activations of all "
-                "micro-batches"
-            )
 
-    def _why_not(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> str | None:
-        name = type(self.task).__name__
-        if self.network.blocks is not None:
-            return f"{self.network.blocks.path} is called block by block"
-        if not self.task.automatic_optimization:
-            return f"{name} optimizes manually"
-        if names := hooked(self.task):
-            return f"{names[0]} has a hook (register_hook), which would see each micro-batch"
-        if len(called) != 1:
-            return f"{name}.training_step does not call its network once"
-        if self.step.prepared is None:
-            return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
-        if not callable(getattr(self.task, "loss", None)):
-            return f"{name} has no loss(outputs, targets)"
-        trained = (path for path, p in self.task.named_parameters() if p.requires_grad)
-        if beside := [path for path in trained if not self.placed(path)]:
-            return f"{name} trains parameters beside its layers, such as {beside[0]}"
-        ((inputs, outputs),) = called
-        if not self._is_batch(inputs):
-            return "what enters the network is not the batch"
-        try:
-            losses = self._of_microbatches(outputs, self.step.prepared.targets, len(inputs[0]))
-        except Exception as error:  # whatever a loss that takes something else does
-            return f"{name}.loss fails on the network's outputs ({in_short(error, 80)})"
-        if self.loss_check.differs(loss, losses):
-            return (
-                f"{name}.training_step returned {loss.item():.6g}, and loss(outputs, targets) is "
-                f"{losses[0].item():.6g} on average over micro-batches"
-            )
-        return None
+def _declares_loss(task: LightningModule) -> bool:
+    """Whether a task has a method ``loss(outputs, targets)``; a module or a function is no promise.
 
-    @torch.no_grad()
-    def _of_microbatches(self, outputs: Tensors, targets: Any, size: int) -> Tensor:
-        """The mean of the micro-batches' losses, and of their absolute values, in float64."""
-        count = self.schedules.split(size)[1]
-        parts = split_targets(targets, count, size)
-        losses = []
-        for number, weight in enumerate(relative_weights(parts, self.schedules.weigh)):
-            rows = slice(number * size // count, (number + 1) * size // count)
-            given = tuple(output[rows] for output in outputs)
-            if weight:
-                loss = self._loss(given[0] if len(given) == 1 else given, parts[number])
-                losses.append(loss.double() * weight)
-        value = torch.stack(losses) if losses else torch.zeros(1, dtype=torch.float64)
-        return torch.stack([value.sum() / count, value.abs().sum() / count])
+    Many tasks keep their criterion as `self.loss`, and return more than its value.
+    """
+    if not callable(getattr(type(task), "loss", None)):
+        return False
+    try:
+        signature(task.loss).bind(None, None)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 @dataclass
@@ -322,41 +319,38 @@ class LossCheck:
     """Whether autocast computes in 16 bits."""
     at_once: bool
     """Whether to read every comparison."""
-    _found: Tensor | None = None
+    _wrong: Tensor | None = None
+    _is_first: bool = True
 
-    def differs(self, returned: Tensor, losses: Tensor) -> Tensor:
-        """Whether a step's loss differs from the mean over micro-batches, as a tensor.
+    def compare(self, returned: Tensor, losses: Tensor) -> None:
+        """Compare a step's loss with the mean of micro-batches, given it and that of their sizes.
 
         The difference is relative to the mean of absolute values: losses of both signs cancel out.
         """
-        relative = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
-        # What is below the smallest number of the type is lost on the way, and no mistake.
-        smallest = torch.finfo(returned.dtype).tiny
-        value, (mean, size) = returned.detach().double().reshape(()), losses.unbind()
-        wrong = (value - mean).abs() > relative * size + smallest
-        # The loss itself shows what is not finite; see also callbacks=nan_guard.
-        return wrong & value.isfinite() & mean.isfinite()
-
-    def compare(self, returned: Tensor, losses: Tensor) -> None:
-        """Remember whether they differ, and read the result where that costs nothing."""
         if returned.requires_grad:
             raise self._another("depends on parameters beside its network")
-        value, mean = returned.detach().double().reshape(()), losses[0]
+        relative = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
+        value, (mean, size) = returned.detach().double().reshape(()), losses.unbind()
+        # What is below the smallest number of the type is lost on the way, and no mistake.
+        differs = (value - mean).abs() > relative * size + torch.finfo(returned.dtype).tiny
+        # The loss itself shows what is not finite; see also callbacks=nan_guard.
+        differs &= value.isfinite() & mean.isfinite()
         step = torch.full_like(mean, self.module.trainer.global_step)
-        found = torch.stack([self.differs(returned, losses).double(), step, value, mean])
-        if self._found is not None:
-            found = torch.where(self._found[0] > 0, self._found, found)
-        self._found = found
+        wrong = torch.stack([differs.double(), step, value, mean])
+        self._wrong = (
+            wrong if self._wrong is None else torch.where(self._wrong[0] > 0, self._wrong, wrong)
+        )
         trainer = self.module.trainer
-        if self.at_once or logs_now(trainer) or trainer.is_last_batch:
+        if self.at_once or self._is_first or logs_now(trainer) or trainer.is_last_batch:
             self.read()
+        self._is_first = False
 
     def read(self) -> None:
         """Wait for the device, and raise the error if a difference was found."""
-        if self._found is None:
+        if self._wrong is None:
             return
-        wrong, step, value, mean = self._found.tolist()
-        self._found = None
+        wrong, step, value, mean = self._wrong.tolist()
+        self._wrong = None
         if wrong:
             raise self._another(
                 f"returned {value:.10g} in step {step:.0f}, and {mean:.10g} was trained on"
@@ -365,6 +359,6 @@ class LossCheck:
     def _another(self, what: str) -> UserError:
         return UserError(
             f"strategy=pipeline: {type(self.module).__name__}.training_step {what}, which is the "
-            "mean of loss(outputs, targets) over micro-batches and was the step's loss at first; "
-            "put all of the loss into it, or use strategy.schedule=gpipe, which takes any"
+            "mean of loss(outputs, targets) over micro-batches; put all of the loss into it, or "
+            "use strategy.schedule=gpipe, which takes any"
         )

@@ -26,8 +26,6 @@ class Pipeline(OneCurve, DDPStrategy):
         stages_per_rank: Stages that a rank holds; "auto" for what the schedule is made for.
         balance: "auto" for the partition whose most expensive stage is cheapest, or the number of
             layers of each stage.
-        split: Dotted names of modules in the task, with each of which a layer begins: for a network
-            that is no sequence of layers, such as one with skip connections. See `split_network`.
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
         activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
@@ -45,7 +43,6 @@ class Pipeline(OneCurve, DDPStrategy):
         microbatches: int = 4,
         stages_per_rank: int | Literal["auto"] = "auto",
         balance: Sequence[int] | str = "auto",
-        split: Sequence[str] | None = None,
         replicas: int = 1,
         activation_checkpointing: Recomputed = "none",
         timeout_seconds: float = 300,
@@ -53,7 +50,7 @@ class Pipeline(OneCurve, DDPStrategy):
     ) -> None:
         super().__init__(
             {"replicate": replicas, "pipeline": "auto"},
-            [PipelineParallel(schedule, microbatches, stages_per_rank, balance, split)],
+            [PipelineParallel(schedule, microbatches, stages_per_rank, balance)],
             activation_checkpointing,
             backend,
             timeout_seconds,
