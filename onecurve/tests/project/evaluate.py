@@ -5,7 +5,7 @@ from onecurve import app
 
 @app.main(config="evaluate")
 def evaluate(run: app.Run) -> None:
-    """Runs in every rank: tests the weights of a checkpoint on the data that it was trained with."""
+    """Runs in every rank: tests a checkpoint on the data that it was trained with."""
     trainer = run.trainer(callbacks=run.build(run.cfg.callbacks))
     task, data, _ = run.trained(trainer)
     trainer.test(task, datamodule=data, verbose=False)

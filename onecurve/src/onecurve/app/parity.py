@@ -23,7 +23,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     own = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
     options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
-    options["callbacks"] = build_group("callbacks", cfg.get("callbacks") or {})
+    options["callbacks"] = build_group("callbacks", cfg.get("callbacks"))
     make_data = partial(build, "data", cfg.data, LightningDataModule)
     chosen = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
     with trainer_errors():

@@ -116,7 +116,7 @@ class Application:
         callbacks.on_multirun_end(config=config, config_name=self.config_name)
 
     def show(self, options: Namespace) -> bool:
-        """Show what --help, --hydra-help, --cfg, --info and shell completion ask for, if they do."""
+        """Show what --help, --hydra-help, --cfg, --info or shell completion asks for, if any."""
         name, words = self.config_name, options.overrides
         if options.help:
             self._hydra.app_help(name, hydra_options(), options)

@@ -63,8 +63,8 @@ def resolved(work: Work | str) -> Work:
     if file:
         function: Work = attrgetter(name)(_script(Path(file)))
         return function
-    function = resolve_name(":".join(work.rsplit(".", 1)))
-    return function
+    named: Work = resolve_name(":".join(work.rsplit(".", 1)))
+    return named
 
 
 def _script(file: Path) -> ModuleType:
@@ -79,7 +79,8 @@ def _script(file: Path) -> ModuleType:
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     spec = spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None, f"{file} is a script of Python"
+    assert spec is not None, f"{file} is a script of Python"
+    assert spec.loader is not None, f"{file} is a script of Python"
     module = module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)

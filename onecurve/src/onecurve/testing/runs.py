@@ -16,6 +16,8 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
+from ..app.command.console import command
+
 
 @dataclass
 class Outcome:
@@ -46,8 +48,9 @@ Cli = Callable[..., Outcome]
 def run_script(script: Path, *arguments: str) -> int:
     """Run a script in this process and the current folder, as a shell would.
 
-    A script named "onecurve" is the console script, in the project of that folder. This saves the start of a Python process: torch is imported once for all tests, and the ranks
-    of a multi-process run are forked from one warm server.
+    A script named "onecurve" is the console script, in the project of that folder. This saves the
+    start of a Python process: torch is imported once for all tests, and the ranks of a
+    multi-process run are forked from one warm server.
 
     Returns:
         Its exit status.

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from onecurve.app.command.entry import read_env_file
+
 from onecurve.errors import UserError
 
 APPLICATION = """

@@ -96,10 +96,10 @@ OF_HYDRA = {
     "nothing.like=1": "there is no such key; leave it out, or see `--cfg job` for all",
     "trainer.max_epochs = 3": "has no value, such as trainer.max_epochs=3",
     "data.class_names={a:1}": "must be a list, such as 'data.class_names=[",
-    "onecurve parity parity.step=4": "parity.step: there is no such key; did you mean parity.steps?",
+    "onecurve parity parity.step=4": "there is no such key; did you mean parity.steps?",
     "evaluate.py empty": "empty: has no key, such as checkpoint=empty",
     "empty": "empty: has no key, such as resume=empty",
-    "onecurve export checkpoint=x.ckpt strategy=ddp": "strategy: is no group of `onecurve export`; leave it out",
+    "onecurve export checkpoint=x.ckpt strategy=ddp": "strategy: is no group of `onecurve export`",
 }
 OURS = {
     "monitor=val/loss": "mode=max … monitor=val/loss … mode=min",

@@ -125,7 +125,9 @@ def test_what_cannot_be_exported_gets_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def line(*typed: str) -> str:
-        return refused("onecurve", "export", f"checkpoint={tmp_path}/made.ckpt", "output=net", *typed)
+        return refused(
+            "onecurve", "export", f"checkpoint={tmp_path}/made.ckpt", "output=net", *typed
+        )
 
     for task, words in CANNOT.items():
         checkpoint(f"test_export.{task}")

@@ -1,4 +1,4 @@
-"""`onecurve.parity` and `onecurve parity`: what is equal, and what a difference is said to come from."""
+"""`onecurve.parity` and its command: what is equal, and what a difference is said to come from."""
 
 import os
 import random

@@ -13,8 +13,8 @@ from small_sweep import make_job, spreadsheet
 from torch import nn
 
 from onecurve.app.command.resume import expand
-from onecurve.app.run import fit
-from onecurve.app.run.fit import show_metrics, show_training
+from onecurve.app.run import script
+from onecurve.app.run.closing import show_metrics, show_training
 from onecurve.app.run.instantiate import trainer_errors, with_keys
 from onecurve.app.run.record import Invocation, override, text_of
 from onecurve.app.sweep.report import write_report
@@ -60,7 +60,7 @@ def test_what_cannot_be_printed_does_not_lose_the_outcome(
     def show(*arguments: Any) -> None:
         raise BrokenPipeError("nobody reads it")
 
-    monkeypatch.setattr(fit, "show_training", show)
+    monkeypatch.setattr(script, "show_training", show)
     outcome = cli("train.py", *TINY, "callbacks=[]", "trainer.max_epochs=1")
     assert outcome.status == 1
     assert "BrokenPipeError: nobody reads it" in outcome.err

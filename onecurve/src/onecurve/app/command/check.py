@@ -16,7 +16,6 @@ from ...errors import UserError, user_error_behind
 from ..config.source import arguments_of
 from ..config.validate import dotted, refusals, validate
 from ..run.redaction import overrides_of
-from .resolvers import command_of
 from .explain import (
     Chosen,
     added_to_a_list,
@@ -25,6 +24,7 @@ from .explain import (
     holds_a_list,
     replaced_by_one,
 )
+from .resolvers import command_of
 
 # Facts about a strategy, which cannot be overridden.
 FACTS = ("strategy.name", "strategy.processes")

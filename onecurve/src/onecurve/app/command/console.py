@@ -1,22 +1,23 @@
-"""The console script ``onecurve``: what a project needs beside its own scripts.
-
-    onecurve parity strategy=fsdp      compare a strategy with a plain Trainer
-    onecurve plan trainer.devices=8    estimate which mesh to use
-    onecurve export checkpoint=FILE    write the network of a checkpoint: torch.export, ONNX
-    onecurve report SWEEP_DIR          the table and the page of sweeps
-    onecurve docs [PAGE]               the pages that are installed with the library
-    onecurve schemas                   what editors need to complete keys in the project's YAML
-"""
+"""The console script ``onecurve``: what a project needs beside its own scripts."""
 
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from ...errors import REFUSED, UserError, nearest, stop
+from ...errors import UserError, nearest, stop
 from .main import run
 from .resolvers import CONSOLE
 
+HELP = """\
+onecurve parity strategy=fsdp      compare a strategy with a plain Trainer
+onecurve plan trainer.devices=8    estimate which mesh to use
+onecurve export checkpoint=FILE    write the network of a checkpoint: torch.export, ONNX
+onecurve report SWEEP_DIR          the table and the page of sweeps
+onecurve docs [PAGE]               the pages that are installed with the library
+onecurve schemas                   what editors need to complete keys in the project's YAML
+
+The first three take overrides, as train.py does; onecurve COMMAND --help lists them."""
 # What a command is that has a program of its own.
 PROGRAMS = {
     "report": "onecurve.app.sweep.report",
@@ -39,7 +40,7 @@ def command(typed: list[str], here: Path) -> None:
     """Run a command as the whole program, for the project around the folder `here`."""
     name, *words = typed or ["--help"]
     if name in ("-h", "--help"):
-        print((__doc__ or "").partition("\n\n")[2].rstrip())
+        print(HELP)
         return
     if name in PROGRAMS:
         sys.argv = [f"onecurve {name}", *words]

@@ -22,7 +22,6 @@ from . import resume
 from .check import in_one_line
 from .resolvers import register_resolvers
 
-
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
 
@@ -88,5 +87,3 @@ def _record(
         record.unfinished(context.run_dir, was_stopped(error), how)
     if context.held and not was_stopped(error):
         record.restore_configuration(context.held)
-
-

@@ -86,6 +86,7 @@ def run(work: str, configs: Path, config_name: str) -> None:
     print_lines_at_once()
     project = configs.resolve().parent
     words = sys.argv[1:]
+    failure: BaseException | None = None
     try:
         with machine.unchanged_environment((PROJECT,), {PROJECT: str(project)}):
             try:

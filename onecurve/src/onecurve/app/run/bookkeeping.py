@@ -1,7 +1,6 @@
 """What a script's fits and tests came to, noted by a callback of every Trainer that it builds."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -69,7 +68,7 @@ class Bookkeeping(Callback):
         self,
         results: Results,
         cfg: DictConfig,
-        checkpoint: Mapping[str, Any] | None = None,
+        checkpoint: dict[str, Any] | None = None,
         resume: Path | None = None,
     ) -> None:
         self.results = results

@@ -1,4 +1,4 @@
-"""What one process of `onecurve export` does: write a trained network by torch.export, or as ONNX."""
+"""What `onecurve export` does: write a trained network by torch.export, or as ONNX."""
 
 import json
 import logging

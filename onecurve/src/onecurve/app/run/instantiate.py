@@ -87,12 +87,12 @@ def build_part(key: str, node: Any, **parts: Any) -> Any:
     return build(key, node, KINDS.get(key.partition(".")[0], object), **parts)
 
 
-def build_group(key: str, node: DictConfig, is_job: bool = False) -> list[Any]:
+def build_group(key: str, node: DictConfig | None, is_job: bool = False) -> list[Any]:
     """Build the entries of a group of several, in their order; those that are null are left out.
 
     A job of a sweep does not show the layers, as the first one has shown them.
     """
-    parts = [build_part(f"{key}.{name!s}", entry) for name, entry in node.items() if entry]
+    parts = [build_part(f"{key}.{name!s}", entry) for name, entry in (node or {}).items() if entry]
     return [each for each in parts if not (is_job and isinstance(each, ModelSummary))]
 
 
@@ -227,7 +227,8 @@ def _keys_in_quotes(quoted: re.Match[str]) -> str:
 def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
     """Build the LightningModule of a training configuration, with initial weights.
 
-    `given` are arguments that replace those of the configuration. Beside them it gets those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
+    `given` are arguments that replace those of the configuration. Beside them it gets those of
+    `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
     """
     with building("task"):
         validated("task", cfg.task)

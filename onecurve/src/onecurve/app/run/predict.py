@@ -19,13 +19,13 @@ from lightning.pytorch import (
     Trainer,
     seed_everything,
 )
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from ... import machine
 from ...batch.share import SharedLoader
 from ...compat.of_lightning import loaders_of
 from ...compat.of_torch import tree_leaves
@@ -121,7 +121,7 @@ class PredictionWriter(Predictions):
         if images := self.options.get("images"):
             self.files, loader = _image_loader(data, images)
             return {"dataloaders": loader}
-        if predict_on_test_set(data) and rank_zero_only.rank == 0:
+        if predict_on_test_set(data) and _is_first_rank():
             name = type(data).__name__
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
         return {"datamodule": data}
@@ -186,6 +186,11 @@ class PredictionWriter(Predictions):
                 "predict.figure=true: shows files with their classes; name them, such as "
                 "predict.images=photos"
             )
+
+
+def _is_first_rank() -> bool:
+    ranks = machine.ranks_around()
+    return ranks is None or ranks.rank == 0
 
 
 def add_predict_step(task: LightningModule) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from ...launch.context import RunContext
-    from .bookkeeping import Results
     from .instantiate import Trained
     from .predict import PredictionWriter
 
@@ -181,7 +180,8 @@ class Run:
         from ..loggers.buffered import BufferedCSVLogger
 
         logger = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
-        return self._ready(logger)
+        self._ready(logger)
+        return logger
 
     def _ready(self, part: Any) -> Any:
         """Let a logger continue where the checkpoint was written."""

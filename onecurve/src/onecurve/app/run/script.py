@@ -30,9 +30,7 @@ from .run import Run
 from .trainer import close_loggers, final_facts
 
 
-def in_rank(
-    function: Callable[[Run], Any], config: dict[str, Any], context: RunContext
-) -> Metrics:
+def in_rank(function: Callable[[Run], Any], config: dict[str, Any], context: RunContext) -> Metrics:
     """Call a script's function in a rank, and record the run once it has returned.
 
     Returns:
@@ -67,9 +65,8 @@ def in_rank(
             refusal := missing_metric(error, results.trainer, run.cfg)
         ):
             raise refusal from None
-        if not results.samples and not _samples_of(results):
-            if line := _rejected_before_training(error):
-                raise UserError(line) from error
+        if not _has_trained(results) and (line := _rejected_before_training(error)):
+            raise UserError(line) from error
         raise
     finally:
         close_loggers(run._loggers)
@@ -122,8 +119,9 @@ def _is_first() -> bool:
     return ranks is None or ranks.rank == 0
 
 
-def _samples_of(results: Results) -> int:
-    return 0 if results.trainer is None else int(getattr(results.trainer.strategy, "samples_seen", 0))
+def _has_trained(results: Results) -> bool:
+    strategy = None if results.trainer is None else results.trainer.strategy
+    return bool(results.samples or getattr(strategy, "samples_seen", 0))
 
 
 def _ended(end: SystemExit, results: Results) -> BaseException:

@@ -27,9 +27,9 @@ from omegaconf.errors import OmegaConfBaseException
 from ...compat.of_hydra import split_sweep
 from ...config_model import text
 from ...errors import UserError, say
-from ..command.explain import explain
 from ..command.check import in_one_line
 from ..command.claim import stop_once
+from ..command.explain import explain
 from ..config.validate import validate_group
 from ..run import redaction
 from ..run.record import creating, invocation, override, quoted
