@@ -38,7 +38,7 @@ import warm_ranks  # noqa: E402
 from processes import Command, end  # noqa: E402
 
 from onecurve.app import one_run  # noqa: E402
-from onecurve.app.command import hydra_hooks  # noqa: E402
+from onecurve.app.command import claim  # noqa: E402
 from onecurve.launch import agent  # noqa: E402
 from onecurve.launch.context import RunContext  # noqa: E402
 from onecurve.testing.runs import Cli, Outcome, column, jobs_of, largest_difference, run_directories  # noqa: E402
@@ -232,7 +232,7 @@ def is_accepted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
                 patch.setattr(one_run, "start", lambda *_: ACCEPTED.add(words) or {})
                 # Not in a run directory.
                 alone = RunContext(tmp_path / "alone")
-                patch.setattr(hydra_hooks, "_context", lambda _: alone)
+                patch.setattr(claim, "claim", lambda _: alone)
                 # Nor is what was composed written to files.
                 cli("train.py", *words, "hydra.output_subdir=null")
         return words in ACCEPTED

@@ -6,21 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from onecurve.app.command.entry import read_env_file
 
+from onecurve.app.command.environment import read_env_file
 from onecurve.errors import UserError
 
 APPLICATION = """
-from pathlib import Path
-import hydra
-from onecurve.app.command.entry import command
+from onecurve import app
 
-@hydra.main(config_path="configs", config_name="train", version_base="1.3")
-def main(config):
-    print(config.key)
+@app.main(config="train")
+def show(run):
+    print(run.cfg.key)
 
 if __name__ == "__main__":
-    command(main, Path(__file__).parent / "configs", "train")
+    show()
 """
 
 

@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
-from omegaconf import OmegaConf
+from conftest import ROOT, TINY, Cli
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
-from onecurve.compat.of_hydra import Hydra, composed_once
 from onecurve.machine import SIGNALS
 
 
@@ -45,27 +41,24 @@ def test_answers_without_torch(typed: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == status, done.stderr[-2000:]
     imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "hydra.main" in imported
+    assert "hydra.core.hydra_config" in imported
     heavy = {"torch", "lightning", "torchvision", "numpy", "matplotlib", "rich"}
     assert imported.isdisjoint(heavy), imported & heavy
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mode", RunMode)
-@pytest.mark.parametrize("overrides", [["data.batch_size=8", "strategy=ddp"], ["hydra.mode=RUN"]])
-def test_what_is_composed_once_is_what_hydra_composes(mode: RunMode, overrides: list[str]) -> None:
-    def compose(hydra: Hydra) -> Any:
-        given = [*overrides]
-        if hydra.get_mode("train", given) is None:
-            given.append(f"hydra.mode={mode.name}")
-        return OmegaConf.to_container(hydra.compose_config("train", given, mode))
+def test_a_run_is_composed_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what is composed for a line that needs the defaults."""
+    composed = []
+    load = ConfigLoaderImpl.load_configuration
 
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
-        expected = compose(hydra)
-        with composed_once(mode):
-            assert compose(hydra) == expected
+    def counted(*arguments: Any, **options: Any) -> Any:
+        composed.append(arguments)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
+    outcome = cli("train.py", *TINY, "trainer.fast_dev_run=true")
+    assert (outcome.status, len(composed)) == (0, 1), outcome.err
 
 
 IMPORTED = """

@@ -18,9 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from onecurve.app.run.notebook import load, predicted
-from onecurve.app.run.predict import work
 from onecurve.errors import UserError
-from onecurve.launch.context import RunContext
 
 
 @pytest.fixture
@@ -264,16 +262,11 @@ def test_a_task_may_do_it_all_by_itself(
 
 
 def test_a_notebook_gets_what_the_command_predicts(
-    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: Cli, checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        monkeypatch.setenv(name, "0")  # which a command takes back
     made = checkpoint()
-    single = {"_target_": "onecurve.Single", "name": "single", "processes": "one"}
-    trainer = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"}
-    given = {"strategy": single, "trainer": trainer, "data": {}, "seed": 0, "predict": {}}
-    work({"checkpoint": str(made), **given}, RunContext(tmp_path))
-    there = torch.from_numpy(rows_of(tmp_path)[:, 1:])
+    outcome = warm("predict.py", f"checkpoint={made}", "callbacks=[]")
+    there = torch.from_numpy(rows_of(outcome.run)[:, 1:])
     task, data, _ = load(made, batch_size=100)
     torch.testing.assert_close(predicted(task, data).double(), there, rtol=1e-5, atol=1e-7)
     assert not task.training

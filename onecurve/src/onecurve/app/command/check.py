@@ -58,6 +58,11 @@ def reject_without_sweep(config: DictConfig) -> None:
             "-m: this project has no sweeps, which the group sweep brings; leave out -m, or add "
             "`sweep: grid` to the defaults"
         )
+    if OmegaConf.select(config, "hydra.callbacks.sweep._target_") is None:
+        raise UserError(
+            "-m: hydra.callbacks.sweep begins and ends a sweep, and is removed; leave it as it is "
+            "(a callback of Hydra's of your own is added by +hydra.callbacks.NAME._target_=CLASS)"
+        )
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:

@@ -45,7 +45,7 @@ def command(typed: list[str], here: Path) -> None:
     if name in PROGRAMS:
         sys.argv = [f"onecurve {name}", *words]
         program: Callable[..., int | None] = import_module(PROGRAMS[name]).main
-        sys.exit(program(*words) if name == "schemas" else program())
+        sys.exit((program(*words) if name == "schemas" else program()) or 0)
     try:
         if name not in CONSOLE:
             raise _no_such_command(name)

@@ -332,6 +332,8 @@ def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
     """A line for a word that Hydra's grammar rejects, or for a group that is removed."""
     if line := _divided(arguments):
         return line
+    if word := next((each for each in arguments if re.match("[+~]*=", each)), None):
+        return f"{word}: has no key before the equals sign; write KEY=VALUE"
     if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
         word = found[1]
         after = arguments[arguments.index(word) + 1 :] if word in arguments else []

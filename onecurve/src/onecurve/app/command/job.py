@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import TracebackType
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_method
@@ -46,12 +47,18 @@ def run(work: str, context: RunContext, config: DictConfig) -> None:
         if isinstance(shown, RankFailed | UserError):
             if not reports:
                 sys.exit(shown.status if isinstance(shown, RankFailed) else REFUSED)
-        elif not of_the_project(shown):
+        elif not _frames_below(work.rpartition(":")[0], shown):
             shown.add_note(f"logs/rank_0.log of the run has all frames: {context.run_dir}")
         raise shown from None
     finally:
         if context.held:
             context.held.lock.release()
+
+
+def _frames_below(script: str, error: BaseException) -> list[TracebackType]:
+    """The frames of an error in the project's own code, without those of the script."""
+    frames = of_the_project(error)
+    return [each for each in frames if each.tb_frame.f_code.co_filename != script]
 
 
 def run_in_sweep(work: str, config: DictConfig) -> float | None:

@@ -74,10 +74,14 @@ def run(work: str, configs: Path, config_name: str) -> None:
     Exit status: 0 after a finished run, 1 after a failure or an error of Hydra's, 2 after a
     UserError; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, with a checkpoint.
     """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     from ... import machine
     from ...compat.of_hydra import application
     from ...launch.process import QuickExit, print_lines_at_once
     from . import environment, resume
+    from .explain import explain
     from .resolvers import register_resolvers
 
     end = QuickExit()
@@ -99,9 +103,13 @@ def run(work: str, configs: Path, config_name: str) -> None:
                     shown = hydra.show(options)
                     failure = None if shown else _run_or_sweep(work, hydra, options)
             except (KeyboardInterrupt, Exception) as error:
-                failure = error
+                _end(error, partial(explain, error, configs, config_name, words))
             if failure is not None:
-                _end(failure, configs, config_name, words)
+                is_of_hydra = isinstance(failure, HydraException | OmegaConfBaseException)
+                _end(
+                    failure,
+                    partial(explain, failure, configs, config_name, words) if is_of_hydra else None,
+                )
         end.status = 0
     except SystemExit as ending:
         end.status = ending.code if isinstance(ending.code, int) else None
@@ -144,11 +152,11 @@ def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Except
     return hydra.run(config, partial(job.run, work, context))
 
 
-def _end(error: BaseException, configs: Path, config_name: str, words: list[str]) -> NoReturn:
-    """End the command with an error: a line where one can be found, else the project's frames."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
+def _end(error: BaseException, explained: Callable[[], str] | None) -> NoReturn:
+    """End the command with an error: a line where one can be found, else the project's frames.
 
+    `explained` finds the line for an error of Hydra's; None for an error of other code.
+    """
     from ...errors import (
         interrupted,
         one_line,
@@ -158,7 +166,6 @@ def _end(error: BaseException, configs: Path, config_name: str, words: list[str]
     )
     from ...launch.context import RankFailed
     from .claim import stop_once
-    from .explain import explain
 
     shows_all = os.environ.get(FULL_ERROR) == "1"
     if isinstance(error, RankFailed):
@@ -175,8 +182,8 @@ def _end(error: BaseException, configs: Path, config_name: str, words: list[str]
         sys.exit(1)
     if refusal:
         stop_once(refusal)
-    if isinstance(error, HydraException | OmegaConfBaseException):
-        say(f"error: {one_line(explain(error, configs, config_name, words))}")
+    if explained is not None:
+        say(f"error: {one_line(explained())}")
     else:
         show_frames_of_the_project(error)
         say("".join(traceback.format_exception(error)).rstrip())

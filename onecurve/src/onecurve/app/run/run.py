@@ -35,7 +35,8 @@ class Run:
         from ...checkpoint.format import read_checkpoint, reject_incomplete_state
         from .bookkeeping import FIT, Results
 
-        self.cfg: DictConfig = OmegaConf.create(config)
+        # A project may have no such group.
+        self.cfg: DictConfig = OmegaConf.create({"callbacks": None, "logger": None, **config})
         self.dir = context.run_dir
         self._config = config
         self._context = context
