@@ -1,4 +1,4 @@
-"""A bake of each starter passes its own tests, and those in `project/`, which are the template's."""
+"""A bake of each starter passes its own tests, and the template's in `project/`."""
 
 import json
 from pathlib import Path

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+
 from onecurve.app.command.resolvers import register_resolvers
 
 ROOT = Path(__file__).parents[1]

@@ -8,6 +8,7 @@ import small_data
 import yaml
 from conftest import CONFIGS, TWO_STEPS
 from jsonschema import Draft7Validator
+
 from onecurve.app.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
 from onecurve.testing.runs import Cli
 

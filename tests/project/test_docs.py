@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from conftest import CONFIGS, TWO_STEPS
+
 from onecurve.testing.runs import Cli, column, jobs_of, largest_difference
 
 ROOT = CONFIGS.parent
@@ -40,8 +41,7 @@ LINES = [line.partition("  #")[0].strip() for line in LINES]
 COMMANDS = [
     line
     for line in dict.fromkeys(LINES)
-    if re.match(r"python \w+\.py\b", line)
-    and not any(word in line for word in ELSEWHERE)
+    if re.match(r"python \w+\.py\b", line) and not any(word in line for word in ELSEWHERE)
 ]
 
 

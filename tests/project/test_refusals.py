@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import STARTER
 from mistakes import MISTAKES, write_broken
+
 from onecurve.testing.runs import Cli
 
 GENERAL = {
