@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,18 @@ def python_in(project: Path, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def checked(project: Path, *arguments: str) -> str:
+    """What pytest prints of the template's own tests of a bake, tests/project, in `checks/`."""
+    own = {file.name for file in (project / "tests").glob("small_data.py")}
+    shutil.copytree(
+        TEMPLATE / "tests/project",
+        project / "checks",
+        dirs_exist_ok=True,
+        ignore=lambda folder, names: own.intersection(names),
+    )
+    return python_in(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
 
 ONE_AFTER_THE_OTHER = """

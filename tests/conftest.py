@@ -8,7 +8,9 @@ for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS", "PYTHO
     os.environ.pop(name, None)
 
 # A file stays with one worker: the long ones begin, and the many short ones fill what is left.
-FIRST = ("test_readme.py", "test_bakes.py", "test_starters.py", "test_update.py")
+# What test_project.py runs in a bake.
+collect_ignore = ["project"]
+FIRST = ("test_readme.py", "test_bakes.py", "test_project.py", "test_update.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -84,9 +84,9 @@ def commands(text: str) -> list[str]:
 def run_by_the_project(project: Path) -> list[str]:
     """Of its own pages, and of those that tests/test_library_pages.py lays beside them.
 
-    What tests/test_docs.py of a project leaves out is what has one of these words in it.
+    What tests/project/test_docs.py leaves out is what has one of these words in it.
     """
-    tree = ast.parse((project / "tests/test_docs.py").read_text())
+    tree = ast.parse((TEMPLATE / "tests/project/test_docs.py").read_text())
     (words,) = [
         ast.literal_eval(node.value)
         for node in tree.body
@@ -173,7 +173,7 @@ def test_every_piece_of_python_is_run(project: Path) -> None:
 
 # Neither a file nor a command: pieces that a page shows.
 SHOWN = {
-    ("project", "python"): "tests/test_docs.py of the project",
+    ("project", "python"): "tests/project/test_docs.py",
     ("contract", "python"): "onecurve/tests/strategies/test_contract.py",
     ("your_network", "python"): "onecurve/tests/strategies/tensor/test_tensor_plan.py",
     ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from baking import LIBRARY, TEMPLATE, bake, python_in, scripts_in
+from baking import LIBRARY, TEMPLATE, bake, checked, scripts_in
 
 PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
 # Most of the commands, which show what the tests of the library try, too.
@@ -32,8 +32,7 @@ def test_every_command_runs(tmp_path: Path, pages: list[Path]) -> None:
         lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line for line in lines if not line.startswith("python") or command(line) not in own]
         (project / "docs" / page.name).write_text("".join(kept), encoding="utf-8")
-    which = ["tests/test_docs.py", "-k", "test_command_runs"]
-    shown = python_in(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which)
+    shown = checked(project, "checks/test_docs.py", "-k", "test_command_runs")
     assert int(re.findall(r"(\d+) passed", shown)[0]) > 9
     assert "skipped" not in shown
 

@@ -67,7 +67,8 @@ def test_the_page_of_a_strategy_has_its_keys_and_defaults(strategy: str) -> None
 
 def test_every_callback_is_described() -> None:
     named = {name for cell in first_cells(CALLBACKS) for name in re.findall(r"`(\w+)`", cell)}
-    files = {path.stem for path in (SOURCE / "configs/callbacks").glob("*.yaml")} - {"none"}
+    folders = (SOURCE / "configs/callbacks", SOURCES / "configs/callbacks")
+    files = {path.stem for folder in folders for path in folder.glob("*.yaml")} - {"none"}
     assert files <= named
 
 
@@ -82,7 +83,7 @@ def test_what_a_callback_may_ask_for_is_there() -> None:
 
 
 def test_the_readme_shows_commands_that_its_tests_run() -> None:
-    """Those of Python are run by the project's tests/test_docs.py, the others by our own."""
+    """Those of Python are run by tests/project/test_docs.py, the others by our own."""
     blocks = re.findall(r"```bash\n(.*?)```", README + GUIDE, re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("python ")]

@@ -1,89 +1,17 @@
-"""Every file of `configs/` is tried; new files are found automatically."""
-
-import shutil
-from pathlib import Path
+"""Every file of `configs/` composes; new files are found automatically."""
 
 import pytest
-import small_data
 import yaml
-from conftest import CONFIGS, STRATEGIES, TWO_STEPS
-from jsonschema import Draft7Validator
-from onecurve.app.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
-from onecurve.testing.runs import Cli
+from conftest import CONFIGS, composed
 
-# Further overrides that a choice needs, also in small_data.py; all others are tried with the
-# defaults.
-NEEDS = {
-    "callbacks/batch_size_finder": ("callbacks.batch_size_finder.largest=64",),
-    "callbacks/lr_finder": ("callbacks.lr_finder.steps=20",),
-    "init/weights": ("init.file=weights.ckpt",),
-    **getattr(small_data, "NEEDS", {}),
-}
-FILES = sorted(path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
-# For this machine only; git ignores them.
-FILES = [file for file in FILES if file.parts[0] != "local"]
-CHOICES = [file.as_posix() for file in FILES if len(file.parts) > 1]
-SCHEMAS = schemas(CONFIGS)
+FILES = [path.relative_to(CONFIGS).with_suffix("") for path in sorted(CONFIGS.rglob("*/*.yaml"))]
+DEFAULTS = yaml.safe_load((CONFIGS / "train.yaml").read_text())["defaults"]
 # Groups in the defaults of train.yaml; others need a plus.
-CHOSEN = {
-    group.removeprefix("optional ")
-    for entry in yaml.safe_load((CONFIGS / "train.yaml").read_text())["defaults"]
-    if isinstance(entry, dict)
-    for group in entry
-}
-
-
-@pytest.mark.usefixtures("small_data")
-@pytest.mark.parametrize("file", CHOICES)
-def test_every_choice_trains_two_steps(cli: Cli, tmp_path: Path, file: str) -> None:
-    group, _, choice = file.rpartition("/")
-    overrides = [f"{'' if group in CHOSEN else '+'}{group}={choice}", *NEEDS.get(file, ())]
-    if "init.file=weights.ckpt" in overrides:
-        made = cli("train.py", *TWO_STEPS).run
-        shutil.copy(made / "checkpoints/last.ckpt", tmp_path / "weights.ckpt")
-    # Not every optimizer has a kernel for shards.
-    strategy = STRATEGIES["fsdp"] if group == "optimizer" else ()
-    outcome = cli("train.py", *TWO_STEPS, *strategy, *overrides)
-    assert outcome.status == 0, outcome.err
-    assert outcome.metrics["status"] == "finished"
-    assert outcome.metrics["global_step"] == 2
+CHOSEN = {group for entry in DEFAULTS if isinstance(entry, dict) for group in entry}
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_every_file_says_what_it_does(file: Path) -> None:
-    lines = (CONFIGS / f"{file}.yaml").read_text().splitlines()
-    assert lines[lines[0].startswith("# @package")].startswith("# ")
-
-
-@pytest.mark.parametrize("file", config_files(CONFIGS), ids=lambda file: file.path.stem)
-def test_every_file_is_what_an_editor_is_told(file: ConfigFile) -> None:
-    """`make schemas` would write the same schemas; a file need not name its schema."""
-    content = {**file.content, "defaults": file.defaults}
-    errors = Draft7Validator(SCHEMAS[schema_name(file)]).iter_errors(content)
-    assert [f"{'.'.join(map(str, each.absolute_path))}: {each.message}" for each in errors] == []
-    named = [line for line in file.path.read_text().splitlines() if "yaml-language-server:" in line]
-    assert named in ([], [line_of(file)])
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A copy of the scripts and their configurations, to add files to."""
-    copy = tmp_path / "project"
-    shutil.copytree(CONFIGS, copy / "configs")
-    shutil.copy(CONFIGS.parent / "train.py", copy)
-    return copy
-
-
-def test_a_file_of_ours_wins_over_that_of_the_library(cli: Cli, project: Path) -> None:
-    group = project / "configs/trainer"
-    group.mkdir(exist_ok=True)
-    # The file of the library still exists, like a first default.
-    (group / "default.yaml").write_text("max_epochs: 7\nprecision: 64-true\n")
-    (group / "overnight.yaml").write_text("max_epochs: 900\n")
-    shown = cli(str(project / "train.py"), "--cfg", "job", "scheduler=none")
-    assert yaml.safe_load(shown.out)["trainer"] == {"max_epochs": 7, "precision": "64-true"}
-    helped = cli(str(project / "train.py"), "--help").out
-    listed = dict(line.split(": ") for line in helped.splitlines() if line.count(": ") == 1)
-    assert listed["trainer"].split(", ") == ["default", "evaluate", "overnight"]
-    ours = {file.stem for file in FILES if file.parts[0] == "strategy"}
-    assert set(listed["strategy"].split(", ")) == ours
+def test_every_choice_composes(file: object) -> None:
+    group, _, choice = str(file).rpartition("/")
+    config = composed(f"{'' if group in CHOSEN else '+'}{group}={choice}")
+    assert {"task", "data", "model", "trainer"} <= set(config)

@@ -1,10 +1,8 @@
 """Your task learns: replace this by what yours should reach."""
 
-from conftest import shipped
 from onecurve.testing.runs import Cli, column
 
 
-@shipped("task/mine", "data/mine", "model/mine", "experiment/wide")
 def test_it_learns(cli: Cli) -> None:
     few = ("trainer.max_epochs=10", "logger=csv", "callbacks=[checkpoint]")
     outcome = cli("train.py", "experiment=wide", *few)

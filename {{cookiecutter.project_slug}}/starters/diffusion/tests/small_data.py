@@ -7,16 +7,6 @@ import pytest
 from conftest import composed
 from hydra.utils import instantiate
 
-# What is typed, and what the line must say.
-MISTAKES = {
-    "data=mnist": "use data=digits, which needs no download",
-    "data=fashion_mnist strategy=ddp": "use data=digits, which needs no download",
-    "data.caption_length=8 data=digits": "data.captions=the digit zero: has 14 bytes",
-    "data=digits data.val_size=2000": "1797 samples",
-    "model=conv_denoiser model.patch=3 data=digits": "model.patch=3: must divide data.image_size=8",
-    "model=denoiser model.blocks=0": "model.blocks=0: must be a whole number from 1",
-    "task=diffusion task.without_words=2": "task.without_words=2: must be a number from 0 to 1",
-}
 TRAIN, TEST = 5100, 20  # more than the 5,000 that are held out for validation
 
 
@@ -29,10 +19,6 @@ def write_mnist(folder: Path, train: int = TRAIN, test: int = TEST) -> None:
             head = (0x800 + array.ndim, *array.shape)
             content = np.array(head, dtype=">i4").tobytes() + array.tobytes()
             (folder / f"{part}-{kind}-ubyte").write_bytes(content)
-
-
-def write_broken(folder: Path) -> None:
-    """Nothing: there is no folder of images here that a run could stumble over."""
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import choices, composed, shipped
+from conftest import CONFIGS, composed
 from hydra.utils import instantiate
 from torch import Tensor
 
@@ -24,7 +24,9 @@ def inputs(size: int, *texts: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("size", [8, 28, 32])
-@pytest.mark.parametrize("model", choices("model"))
+@pytest.mark.parametrize(
+    "model", [path.stem for path in sorted((CONFIGS / "model").glob("*.yaml"))]
+)
 def test_every_weight_of_every_model_learns(model: str, size: int) -> None:
     net, entering = network(model, size), inputs(size, "seven", "7")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -38,7 +40,6 @@ def test_every_weight_of_every_model_learns(model: str, size: int) -> None:
     assert [name for name, part in net.named_parameters() if not part.grad.any()] == []
 
 
-@shipped("model/denoiser")
 def test_words_are_read_in_their_order_and_to_their_end() -> None:
     words = network("denoiser", 8)[0].condition.words.eval()
     one, turned, shorter, nothing = words(inputs(8, "one", "eno", "on", "")[2])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TWO_STEPS, composed, shipped
+from conftest import TWO_STEPS, composed
 from onecurve.app.run.instantiate import build_task
 from onecurve.testing.runs import Cli, column
 from PIL import Image
@@ -91,7 +91,6 @@ def test_the_same_seed_draws_the_same_images(task: Any) -> None:
     assert not torch.equal(images, swapped)
 
 
-@shipped("strategy/fsdp")
 def test_what_layers_pass_on_is_nothing_to_warn_of(cli: Cli) -> None:
     outcome = cli("train.py", *TWO_STEPS, "strategy=fsdp", "test=false", "callbacks=[]")
     assert outcome.status == 0, outcome.err
@@ -99,7 +98,6 @@ def test_what_layers_pass_on_is_nothing_to_warn_of(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("small_data")
-@shipped("callbacks/checkpoint", "callbacks/tensorboard")
 def test_what_is_trained_is_measured_shown_and_drawn(cli: Cli, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -7,21 +7,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from {{ cookiecutter.package_name }}.data import tokenizer
 
-# What is typed of data, model and task, and what the line must say.
-MISTAKES = {
-    "data=text_blocks data.root=nowhere": "data.root=nowhere: there is no such file; give a folder",
-    "data=text_blocks data.block_size=0": "data.block_size=0: must be a whole number from 1",
-    "data=text_blocks data.val_fraction=1": "data.val_fraction=1: must be a number above 0",
-    "task=text_classification": "task: classifies, but the data have no classes",
-    "data=snippets": "task: predicts the next token, but the data have classes",
-    "experiment=snippets data.csv=no.csv": "data.csv=no.csv: there is no such file",
-    "experiment=snippets data.csv=two.csv": "two.csv has no, yes; use 'data.labels=[no,yes]'",
-    "model=pretrained model.name=none": "model.name=none: cannot be loaded",
-    "data=text_blocks data.tokenizer=none": "data.tokenizer=none: cannot be loaded",
-    "model=gpt2_tiny data.block_size=257": "data.block_size=257: the model knows 256 positions",
-    "model=llama_tiny model.dtype=int8": "model.dtype=int8: must be one of float32",
-    "callbacks=save_pretrained checkpoint.format=sharded": "callbacks.save_pretrained: saves full",
-}
 # What a choice needs beside its name.
 NEEDS = {
     "data/snippets": ("experiment=snippets",),
@@ -53,14 +38,6 @@ def write_pretrained(folder: Path) -> None:
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     made.save_pretrained(folder)
-
-
-def write_broken(folder: Path) -> None:
-    """A file of which no run can be made as it is typed."""
-    # What was read of Python's sources stays, as a download would.
-    folder.with_name("sources").mkdir(exist_ok=True)
-    (folder / "data").symlink_to(folder.with_name("sources"))
-    write_csv(folder / "two.csv")
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import composed, shipped
+from conftest import composed
 from hydra.utils import instantiate
 from onecurve.errors import UserError
 from small_data import write_csv
 
-pytestmark = shipped("data/text_blocks", "data/snippets")
 WHOLE = ("data.train_blocks=null", "data.val_blocks=null", "data.test_blocks=null")
 SHARES = ("data.val_fraction=0.2", "data.test_fraction=0.2", "data.vocab_size=300")
 

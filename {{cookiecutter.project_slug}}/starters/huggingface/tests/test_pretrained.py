@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import STRATEGIES, TWO_STEPS, shipped
+from conftest import TWO_STEPS
 from onecurve.testing.runs import Cli, column
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-pytestmark = shipped("model/pretrained", "callbacks/save_pretrained", "data/text_blocks")
 SAVES = ("callbacks=[checkpoint,save_pretrained]", "logger=csv")
 LLAMA = ("model=pretrained", "model.name=pretrained")
 
@@ -28,7 +27,7 @@ def in_checkpoint(run: Path, name: str = "best") -> dict[str, torch.Tensor]:
     [("llama_tiny", "fsdp"), ("llama_tiny", "tensor"), ("gpt2_tiny", "pipeline")],
 )
 def test_a_folder_has_the_best_weights_in_full(once: Any, model: str, strategy: str) -> None:
-    run = once(*TWO_STEPS, *SAVES, f"model={model}", *STRATEGIES[strategy])
+    run = once(*TWO_STEPS, *SAVES, f"model={model}", f"strategy={strategy}")
     weights, best = saved(run), in_checkpoint(run)
     assert weights.keys() == best.keys()
     assert all(torch.equal(weights[name], best[name]) for name in best)
@@ -60,7 +59,7 @@ def test_what_was_saved_is_trained_further(cli: Cli) -> None:
 @pytest.mark.parametrize(("strategy", "targets"), [("single", "all-linear"), ("fsdp", "null")])
 def test_lora_trains_its_matrices_alone(cli: Cli, strategy: str, targets: str) -> None:
     typed = (*TWO_STEPS, *LLAMA, "model.lora=2", f"model.lora_targets={targets}")
-    outcome = cli("train.py", *typed, *SAVES, *STRATEGIES[strategy])
+    outcome = cli("train.py", *typed, *SAVES, f"strategy={strategy}")
     assert outcome.status == 0, outcome.err
     base = AutoModelForCausalLM.from_pretrained("pretrained").state_dict()
     trained = in_checkpoint(outcome.run)

@@ -9,7 +9,7 @@ from typing import Any
 import onecurve
 import pytest
 import torch
-from conftest import TWO_STEPS, composed, shipped
+from conftest import TWO_STEPS, composed
 from hydra.utils import instantiate
 from onecurve.app.run.instantiate import build_task
 from onecurve.testing.runs import Cli, column
@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 
 from {{ cookiecutter.package_name }}.tasks.causal_lm import CausalLM
 
-pytestmark = shipped("task/causal_lm", "task/text_classification", "data/text_blocks")
 SMALL = ("data.vocab_size=64", "scheduler=none")
 CLASSIFY = ("task=text_classification", "data=snippets", "data.labels=[a,b,c]")
 LENGTHS = torch.arange(13, 1, -1).repeat(2)

@@ -1,15 +1,19 @@
-"""The data sets of this project: their contents, and the errors for unreadable files."""
+"""Images: what the data sets hold, and how they become batches."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from conftest import composed, shipped
+from conftest import composed
 from hydra.utils import instantiate
-from onecurve.data.files import read_image
 from onecurve.errors import UserError
-from small_data import write_images
+from PIL import Image
+
+from {{ cookiecutter.package_name }}.data.augment import RandomCrop, RandomHorizontalFlip
+from {{ cookiecutter.package_name }}.data.files import read_image, resized
+from {{ cookiecutter.package_name }}.data.images import stratified_split
 
 
 def load(name: str, *overrides: str) -> Any:
@@ -23,7 +27,28 @@ def sizes(module: Any) -> list[int]:
     return [len(dataset) for dataset in module.datasets]
 
 
-@shipped("data/synthetic")
+def pixels(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def write_images(folder: Path, count: int, name: str = "{}.png") -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        Image.fromarray(pixels(20, 30, 3)).save(folder / name.format(number))
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    first = load("digits", "data.image_size=8")
+    other = load("digits", "data.image_size=8", "data.split_seed=1")
+    assert sizes(first) == [1297, 200, 300]
+    images = torch.cat([part.images for part in first.datasets]).flatten(1)
+    expected = torch.from_numpy(load_digits().data).mul(255 / 16).round().to(torch.uint8)
+    assert sorted(images.tolist()) == sorted(expected.tolist())
+    assert not torch.equal(first.datasets[2].images, other.datasets[2].images)
+
+
 def test_synthetic_images_can_be_learned_and_repeat() -> None:
     shape = ("data.channels=2", "data.image_size=9", "data.num_classes=4")
     train, _, test = load("synthetic", *shape).datasets
@@ -31,11 +56,21 @@ def test_synthetic_images_can_be_learned_and_repeat() -> None:
     means = torch.stack([train.images[train.labels == n].float().mean(0) for n in range(4)])
     distances = torch.cdist(test.images.float().flatten(1), means.flatten(1))
     assert (distances.argmin(1) == test.labels).float().mean() > 0.95
-    again, other = (load("synthetic", *shape, f"data.seed={seed}").datasets for seed in (0, 1))
-    assert torch.equal(train.images, again[0].images) != torch.equal(train.images, other[0].images)
+    assert torch.equal(train.images, load("synthetic", *shape).datasets[0].images)
 
 
-@shipped("data/image_folder")
+def test_a_batch_becomes_the_input_and_back() -> None:
+    module = load("digits")
+    images, labels = next(iter(module.val_dataloader()))
+    inputs, targets = module.on_after_batch_transfer((images, labels), 0)
+    assert inputs.dtype == torch.float32
+    assert targets is labels
+    torch.testing.assert_close(inputs, (images / 255 - module.mean) / module.std)
+    torch.testing.assert_close(module.denormalize(inputs), images / 255, atol=1e-6, rtol=0)
+    with pytest.raises(UserError, match=r"^channels=3.*use channels=1"):
+        load("digits", "data.channels=3")
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_image_folder_keeps_names_and_pixels(tmp_path: Path, in_memory: bool) -> None:
     write_images(tmp_path / "cat", 10)
@@ -52,7 +87,6 @@ def test_image_folder_keeps_names_and_pixels(tmp_path: Path, in_memory: bool) ->
     assert torch.equal(inputs[0], module.normalize(images[0]))
 
 
-@shipped("data/image_folder")
 def test_image_folder_with_parts(tmp_path: Path) -> None:
     def load_with(part: str, count: int, *classes: str) -> list[int]:
         for name in classes:
@@ -63,3 +97,36 @@ def test_image_folder_with_parts(tmp_path: Path) -> None:
     assert load_with("val", 3, "cat", "dog") == [20, 6, 6]
     with pytest.raises(UserError, match=r"cat, horse.*cat, dog"):
         load_with("test", 2, "cat", "horse")
+
+
+def test_images_are_read_whatever_their_format(tmp_path: Path) -> None:
+    Image.fromarray(np.full((8, 8), 0x8000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    assert read_image(tmp_path / "deep.png", 1, 8, "pad").unique().tolist() == [0x80]
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter
+    Image.fromarray(pixels(4, 8)).save(tmp_path / "turned.png", exif=turned)
+    tall = read_image(tmp_path / "turned.png", 1, 8, "pad")
+    assert tall[..., :2].sum() == tall[..., 6:].sum() == 0 < tall[..., 2:6].sum()
+    images = torch.full((1, 3, 20, 80), 200, dtype=torch.uint8)
+    assert torch.equal(resized(images, 32, "stretch"), torch.full((1, 3, 32, 32), 200).byte())
+    assert torch.equal(resized(images, 40, "pad")[..., 15:25, :], images[..., :10, :40])
+
+
+def test_crop_and_flip_draw_for_each_image() -> None:
+    torch.manual_seed(0)
+    image = torch.rand(1, 3, 6, 8) + 0.1
+    flipped = RandomHorizontalFlip(0.5)(image.expand(64, -1, -1, -1))
+    assert 16 < sum(torch.equal(one, image[0].flip(-1)) for one in flipped) < 48
+    padded = torch.nn.functional.pad(image[0], (2, 2, 2, 2))
+    pieces = [padded[:, y : y + 6, x : x + 8] for y in range(5) for x in range(5)]
+    crops = RandomCrop(2)(image.expand(256, -1, -1, -1))
+    seen = {number for one in crops for number, piece in enumerate(pieces) if one.equal(piece)}
+    assert len(seen) == 25
+
+
+def test_a_split_keeps_the_proportions_of_the_classes() -> None:
+    labels = torch.tensor([0] * 600 + [1] * 300 + [2] * 100)
+    parts = stratified_split(labels, (100, 200), seed=0)
+    counts = [labels[part].bincount().tolist() for part in parts]
+    assert counts == [[420, 210, 70], [60, 30, 10], [120, 60, 20]]
+    assert torch.cat(parts).sort().values.tolist() == list(range(1000))

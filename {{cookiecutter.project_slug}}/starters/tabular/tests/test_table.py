@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TWO_STEPS, composed, shipped
+from conftest import TWO_STEPS, composed
 from hydra.utils import instantiate
 from onecurve.testing.runs import Cli, column
 from small_data import write_houses
@@ -24,7 +24,6 @@ def sizes(module: Any) -> list[int]:
     return [len(module.rows(part)[1]) for part in ("train", "val", "test")]
 
 
-@shipped("data/diabetes")
 def test_diabetes_is_that_of_scikit_learn_and_split_the_same_way_each_time() -> None:
     from sklearn.datasets import load_diabetes
 
@@ -41,7 +40,6 @@ def test_diabetes_is_that_of_scikit_learn_and_split_the_same_way_each_time() -> 
     )
 
 
-@shipped("data/csv")
 def test_a_table_of_ones_own_and_of_fewer_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,7 +54,6 @@ def test_a_table_of_ones_own_and_of_fewer_columns(
     assert torch.equal(fewer.rows("train")[0], features[:, 1:])
 
 
-@shipped("task/regression", "data/csv", "callbacks/checkpoint")
 def test_units_are_those_of_the_table(cli: Cli, tmp_path: Path) -> None:
     """A linear network learns a linear table, and a checkpoint answers in the target's units."""
     from {{ cookiecutter.package_name }}.tasks.regression import Regression
@@ -96,7 +93,6 @@ def test_units_are_those_of_the_table(cli: Cli, tmp_path: Path) -> None:
     assert other.metrics["val/mae"] == pytest.approx(metrics["val/mae"] / 1000)
 
 
-@shipped("task/regression", "data/diabetes", "callbacks/checkpoint")
 def test_a_checkpoint_makes_the_task_again(once: Any) -> None:
     """`load_from_checkpoint` as of any LightningModule, and the loss that was logged."""
     from {{ cookiecutter.package_name }}.tasks.regression import Regression
@@ -109,7 +105,6 @@ def test_a_checkpoint_makes_the_task_again(once: Any) -> None:
     assert task.loss(*task.answer(batch)).item() == pytest.approx(logged, rel=1e-5)
 
 
-@shipped("experiment/mlp_diabetes")
 def test_the_experiment_reaches_what_it_says(cli: Cli) -> None:
     outcome = cli("train.py", "experiment=mlp_diabetes", "logger=csv", "callbacks=[checkpoint]")
     assert outcome.status == 0, outcome.err

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import composed, shipped
+from conftest import composed
 from hydra.utils import instantiate
 from torch import nn
-
-pytestmark = shipped("model/gpt")
 
 
 def network(*overrides: str) -> Any:

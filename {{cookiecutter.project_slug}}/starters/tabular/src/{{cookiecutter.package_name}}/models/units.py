@@ -23,7 +23,8 @@ class Units(nn.Module):
 
     def measure(self, rows: Tensor) -> None:
         """Compute them from rows (N, columns); a constant column keeps its unit."""
-        std, mean = torch.std_mean(rows.double(), dim=0)
+        # Rounded, so that they are the same numbers in a task of any precision.
+        std, mean = (value.float() for value in torch.std_mean(rows.double(), dim=0))
         self.mean.copy_(mean)
         self.std.copy_(torch.where(std > 0, std, 1.0))
 

@@ -41,8 +41,10 @@ class Regression(Task):
             OrderedDict(standardize=Standardize(in_features), **layers, restore=Restore(1))
         )
         self.register_buffer("target_std", torch.ones(()))
-        self.val_r2, self.val_mae = R2Score(), MeanAbsoluteError()
-        self.test_r2, self.test_mae = R2Score(), MeanAbsoluteError()
+        self.val_r2, self.test_r2 = R2Score(), R2Score()
+        # Its sum would be in float32, whatever the precision of the task.
+        self.val_mae = MeanAbsoluteError().set_dtype(torch.float64)
+        self.test_mae = MeanAbsoluteError().set_dtype(torch.float64)
         self.seen: list[Tensor] = []
 
     def setup(self, stage: str) -> None:

@@ -9,36 +9,6 @@ import torch
 from PIL import Image
 from torchvision.models import resnet18
 
-# What is typed, and what the line must say, beside files of `write_broken`.
-MISTAKES = {
-    "data=image_folder": "data.root is needed",
-    "data=image_folder data.root=nowhere": "data.root=nowhere: no such folder",
-    "data=image_folder data.root=empty": "data.root=empty: no class folder",
-    "data=image_folder data.root=bare": "no image in bare/dog",
-    "data=image_folder data.root=few": "2 samples",
-    "data=image_folder data.root=broken": "broken/cat/5.png",
-    "data=image_folder data.root=broken data.in_memory=true": "broken/cat/5.png",
-    "data=image_folder data.root=broken strategy=ddp": "broken/cat/5.png",
-    "data=image_folder data.root=broken data.channels=2": "data.channels=2: must be 1, 3 or 4",
-    "data=mnist": "use data=digits, which needs no download",
-    "data=fashion_mnist strategy=ddp": "use data=digits, which needs no download",
-    "data=mnist data.name=MNITS": "data.name=MNITS: must be one of MNIST",
-    "model=lenet data.image_size=28": "data.image_size=32",
-    "init=xavier model=resnet model.weights=DEFAULT": "init=default",
-    "model=resnet model.weights=DEFAULT": "model.weights=null",
-    "model=resnet model.weights=IMAGENET": "resnet18 has IMAGENET1K_V1",
-    "model=resnet model.name=resnet81": "try resnet18",
-    "model=resnet model.name=squeezenet1_0": "does not end in a linear layer",
-    "model=resnet model.name=vit_b_16 model.small_images=true": "only for ResNets",
-    "+optimizer.lr_scale.c9=0.1 model=lenet": "optimizer.lr_scale.c9: no parameter name begins",
-    "task=segmentation": "use data=scenes model=unet",
-    "task=multi_label": "use data=scene_labels",
-    "data=scenes": "the targets of these data do not fit the task; use data=digits",
-    "model=unet": "task=classification: this network predicts labels of each pixel",
-    "experiment=segmentation model=mlp": "labels of an image as a whole; use data=scenes model",
-    "experiment=segmentation data.image_size=7": "try data.image_size=32",
-    "experiment=segmentation data.held_out=[2000,1]": "cannot be split into a training part",
-}
 # What a choice needs beside its name.
 NEEDS = {
     "data/image_folder": ("data.root=photos",),
@@ -82,15 +52,6 @@ def write_images(folder: Path, count: int, name: str = "{}.png") -> None:
     folder.mkdir(parents=True)
     for number in range(count):
         Image.fromarray(random_images(20, 30, 3)).save(folder / name.format(number))
-
-
-def write_broken(folder: Path) -> None:
-    """Invalid folders of images."""
-    (folder / "empty").mkdir()
-    for root, count in {"few": (1, 1), "bare": (3, 0), "broken": (10, 10)}.items():
-        for name, number in zip(("cat", "dog"), count, strict=True):
-            write_images(folder / root / name, number)
-    (folder / "broken/cat/5.png").write_bytes(b"not an image")
 
 
 @pytest.fixture(scope="session")
