@@ -18,6 +18,7 @@ from conftest import (
     one_of_a_kind,
     run_directories,
 )
+from lightning.pytorch import Callback, Trainer
 from nodes import Start
 from test_resume import dying
 
@@ -137,3 +138,24 @@ def test_jobs_of_a_sweep_have_folders_of_their_own(train: Cli, cli: Cli, bucket:
     assert there.status == 0, there.err
     assert sorted(each.name for each in bucket.iterdir()) == names
     assert (bucket / names[1] / "last.ckpt").stat().st_mtime_ns > written
+
+
+class TakeAway(Callback):
+    """Puts a file where the address was, as a disk does that is gone."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def on_train_epoch_start(self, trainer: Trainer, *_: object) -> None:
+        if trainer.current_epoch == 1:
+            shutil.rmtree(self.folder)
+            self.folder.write_text("is a file")
+
+
+def test_an_address_that_fails_later_is_what_a_full_disk_is(train: Cli, bucket: Path) -> None:
+    """The test is of the weights that there are."""
+    away = ("+callbacks.away._target_=test_addresses.TakeAway", f"+callbacks.away.folder={bucket}")
+    run = train(f"{DIRPATH}=local://{bucket}", *away)
+    assert f"local://{bucket}/last.ckpt could not be written: " in run.err
+    assert "training continues" in run.err
+    assert "test/acc" in run.metrics

@@ -70,8 +70,8 @@ def read_checkpoint(
         UserError: If it is not a complete checkpoint.
     """
     remote = is_address(path)
+    give = f"give one that a training run wrote, {EXAMPLE}"
     if not remote and not is_checked and (reason := damage(path)):
-        give = f"give one that a training run wrote, {EXAMPLE}"
         if not Path(path).exists():
             raise NoCheckpoint(f"Checkpoint file not found: {path}; {give}")
         raise UserError(f"{path}: is not a complete checkpoint: {reason}; {give}")
@@ -88,6 +88,8 @@ def read_checkpoint(
             checkpoint = plain_contents(path, is_checked=True)
         else:
             checkpoint = torch.load(path, map_location="cpu", weights_only=False)
+    except FileNotFoundError:
+        raise NoCheckpoint(f"Checkpoint file not found: {path}; {give}") from None
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"{path}: cannot be read ({in_short(error, 80)}); give another, {EXAMPLE}"

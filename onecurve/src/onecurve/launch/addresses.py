@@ -19,19 +19,6 @@ HOST = "127.0.0.1"  # for a single node
 FIRST_SRUN_PORT = 15000  # as in Lightning
 
 
-def _is_here(host: str) -> bool:
-    """Whether a host name or address is this machine's: only these can be bound."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        with suppress(OSError), socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
-            return True
-    return False
-
-
 def accepts_connections(host: str, port: int) -> bool:
     """Whether something listens at HOST:PORT."""
     try:
@@ -43,13 +30,14 @@ def accepts_connections(host: str, port: int) -> bool:
 
 def of_this_machine(host: str) -> str:
     """A host name that is this machine's, or else its address towards the host; nothing is sent."""
-    if _is_here(host):
-        return host
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
-        return str(probe.getsockname()[0])
+        towards = str(probe.getsockname()[0])
+    # A machine's own name may resolve to 127.0.1.1 there, and to its real address elsewhere.
+    is_here = str(address[0]).startswith("127.") or address[0] in (towards, "::1")
+    return host if is_here else towards
 
 
 def gloo_on_loopback() -> None:

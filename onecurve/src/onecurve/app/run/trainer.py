@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ... import machine
-from ...checkpoint.remote import is_address
 from ...checkpoint.storage import LocalFiles, ShardedFolders
 from ...compat.of_lightning import callbacks_of, empty_hooks_skipped, logging_in_place
 from .instantiate import build, building, trainer_errors
@@ -196,11 +195,12 @@ def best_checkpoint(trainer: Trainer) -> str | None:
     That is the `final_weights` of a callback (`protocols.HasFinalWeights`), else the best by a
     monitored metric.
     """
-    cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
+    files = cast(LocalFiles, trainer.strategy.checkpoint_io)
+    files.finish()
     final = [each.final_weights for each in callbacks_of(trainer, HasFinalWeights)]
     best = [each.best_model_path for each in callbacks_of(trainer, ModelCheckpoint)]
     paths = [path for path in final if path]
-    paths += [path for path in best if path and (is_address(path) or Path(path).exists())]
+    paths += [path for path in best if path and files.has(path)]
     # Rank 0 wrote them, maybe on a disk of its own.
     return trainer.strategy.broadcast(paths[0] if paths else None)
 
