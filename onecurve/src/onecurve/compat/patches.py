@@ -120,4 +120,5 @@ PATCHES = {
     ),
 }
 
+OTHERS = ("torch", "lightning", "torchmetrics", "hydra", "omegaconf", "optuna")
 REPLACED = {name for patch in PATCHES.values() for name in patch.names}

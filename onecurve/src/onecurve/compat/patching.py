@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from .patches import REPLACED
+from .patches import OTHERS, REPLACED
 
 MISSING = object()
 
@@ -15,8 +15,8 @@ def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
     """Replace an attribute or a method of one object, and restore it afterwards."""
     if isinstance(owner, ModuleType | type):
         path = owner.__name__ if isinstance(owner, ModuleType) else _path_of(owner)
-        ours = path.startswith("onecurve.")
-        assert ours or f"{path}.{name}" in REPLACED, f"{path}.{name} is not in patches.py"
+        is_theirs = path.partition(".")[0] in OTHERS
+        assert not is_theirs or f"{path}.{name}" in REPLACED, f"{path}.{name} is not in patches.py"
     before = vars(owner).get(name, MISSING)
     setattr(owner, name, other)
     try:
