@@ -265,52 +265,8 @@ class PhiMlp(nn.Module):
         return {"": "colwise", "gate_up": "fused"}
 
 
-class BertSelfAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_attention_heads, self.width = 4, WIDTH // 4
-        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        of_heads = (*inputs.shape[:2], -1, self.width)
-        query, key, value = (
-            layer(inputs).view(of_heads).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        outputs = F.scaled_dot_product_attention(query, key, value)
-        assert outputs.shape[1] == self.num_attention_heads
-        return outputs.transpose(1, 2).flatten(2)
-
-
-class Added(nn.Module):
-    """What BERT calls an output."""
-
-    def __init__(self, inputs: int) -> None:
-        super().__init__()
-        self.dense, self.LayerNorm = nn.Linear(inputs, WIDTH), nn.LayerNorm(WIDTH)
-
-    def forward(self, inputs: Tensor, before: Tensor) -> Any:
-        return self.LayerNorm(self.dense(inputs) + before)
-
-
-class BertLayer(nn.Module):
-    """As in BERT: an attention and a feed-forward network in several modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.Module()
-        self.attention.self, self.attention.output = BertSelfAttention(), Added(WIDTH)
-        self.intermediate = nn.Module()
-        self.intermediate.dense = nn.Linear(WIDTH, 2 * WIDTH)
-        self.output = Added(2 * WIDTH)
-
-    def forward(self, inputs: Tensor) -> Any:
-        hidden = self.attention.output(self.attention.self(inputs), inputs)
-        return self.output(F.gelu(self.intermediate.dense(hidden)), hidden)
-
-
 def named() -> nn.Sequential:
-    return nn.Sequential(BertLayer(), Gpt2Mlp(), BertLayer(), nn.Linear(WIDTH, 10))
+    return nn.Sequential(Gpt2Mlp(), Block(Grouped(), Gated()), Gpt2Mlp(), nn.Linear(WIDTH, 10))
 
 
 def fused() -> nn.Sequential:

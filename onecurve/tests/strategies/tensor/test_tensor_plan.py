@@ -12,8 +12,21 @@ from sharded_networks import GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.families import counts_of, family_of, heads_of, share_counts
-from onecurve.strategies.tensor.plan import check_plan, find_plan, local_numel, plan_table, shares
+from onecurve.strategies.tensor.families import (
+    counts_of,
+    family_of,
+    heads_of,
+    plan_of_transformers,
+    share_counts,
+)
+from onecurve.strategies.tensor.plan import (
+    check_plan,
+    find_plan,
+    local_numel,
+    plan_table,
+    report_plan,
+    shares,
+)
 
 
 def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:
@@ -51,24 +64,6 @@ def gathered(names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), "colwise_gather")
 
 
-def block(heads: str, **others: nn.Module | nn.Parameter) -> nn.Module:
-    """One of transformers, in whose attention a module of this name has the heads."""
-    inner = module("query key value", linears(*[(8, 8)] * 3))
-    for name, other in others.items():
-        setattr(inner, name, other)
-    widths = (8, 8), (8, 16), (16, 8)
-    output, *dense = [module("dense", [layer]) for layer in linears(*widths)]
-    return module(
-        "attention intermediate output", [module(f"{heads} output", [inner, output]), *dense]
-    )
-
-
-def styles_of_block(heads: str) -> dict[str, str]:
-    layers = *(f"{heads}.{name}" for name in ("query", "key", "value")), "intermediate.dense"
-    summing = dict.fromkeys(("attention.output.dense", "output.dense"), "rowwise")
-    return {heads: "heads", **dict.fromkeys(layers, "colwise"), **summing}
-
-
 ALIKE, THREE, NORM = [(8, 8)] * 4, [(8, 24), (8, 8)], nn.LayerNorm(8)
 ONES_OWN = {
     "Llama": (
@@ -79,10 +74,6 @@ ONES_OWN = {
         module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2),
         styles("k_proj v_proj q_proj", "out_proj", **{"": "heads"}),
     ),
-    "a block of YOLOS": (block("attention"), styles_of_block("attention.attention")),
-    "a block of BERT": (block("self"), styles_of_block("attention.self")),
-    "a block of Nystromformer": (block("self", conv=nn.Conv1d(2, 2, 3)), None),
-    "a block of Donut": (block("self", biases=nn.Parameter(torch.ones(4, 2))), None),
     "no number of heads": (module("q k v o", linears(*ALIKE)), None),
     "another parameter": (module("q k v o norm", [*linears(*ALIKE), NORM], heads=2), None),
     "of any order": (module("qkv proj", linears(*THREE), num_heads=2), gathered("qkv proj")),
@@ -129,26 +120,39 @@ def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
     assert task(torch.ones(2, 3, 8).double()).shape == (2, 3, 8)
 
 
-def test_head_counts_in_a_shared_configuration_are_copied_per_layer() -> None:
-    class Phi3Attention(nn.Module):
-        __module__ = "transformers.models.phi3.modeling_phi3"
-
-        def forward(self, inputs: Any) -> Any: ...
-
-    config = SimpleNamespace(num_attention_heads=4, hidden_size=8)
-    first, second = (
-        module(
-            "qkv_proj o_proj",
-            linears((8, 16), (8, 8)),
-            of=Phi3Attention,
-            config=config,
-            num_key_value_heads=2,
-        )
-        for _ in range(2)
+def test_a_model_of_transformers_brings_its_plan() -> None:
+    """Its attentions and gated networks read their input once; other styles are left out."""
+    attention = module("q_proj k_proj v_proj o_proj norm", [*linears(*ALIKE), NORM], head_dim=4)
+    hidden = module("gate up down", linears((8, 16), (8, 16), (16, 8)))
+    block = module("self_attn mlp fused", [attention, hidden, nn.Linear(8, 24)])
+    model = module("layers embed", [nn.ModuleList([block]), nn.Embedding(4, 8)])
+    model.config = SimpleNamespace(
+        base_model_tp_plan={
+            **dict.fromkeys((f"layers.*.self_attn.{name}_proj" for name in "qkv"), "colwise"),
+            "layers.*.self_attn.norm": "replicated_with_grad_allreduce",
+            "layers.*.self_attn.o_proj": "rowwise",
+            **dict.fromkeys((f"layers.*.mlp.{name}" for name in ("gate", "up")), "colwise"),
+            "layers.*.mlp.down": "rowwise",
+            "layers.*.fused": "colwise_gather_output",
+            "embed": "embedding_rowwise",
+        }
     )
-    share_counts(first, 2)
-    assert counts_of(first) == {"num_key_value_heads": 1, "config.num_attention_heads": 2}
-    assert counts_of(second) == {"num_key_value_heads": 2, "config.num_attention_heads": 4}
+    first = "layers.0"
+    expected = {
+        f"{first}.self_attn": "heads",
+        **{f"{first}.self_attn.{name}_proj": "colwise" for name in "qkv"},
+        f"{first}.self_attn.o_proj": "rowwise",
+        f"{first}.mlp": "colwise",
+        **{f"{first}.mlp.{name}": "colwise" for name in ("gate", "up")},
+        f"{first}.mlp.down": "rowwise",
+        f"{first}.fused": "colwise_gather",
+    }
+    assert plan_of_transformers(model) == expected
+    task = Task(model)
+    plan = find_plan(task, {"": task}, None, 2)
+    assert plan.pop("network.layers.0") == "sequence"
+    assert {name.partition(".")[2]: style for name, style in plan.items()} == expected
+    check_plan(task, plan, 2)
 
 
 def test_the_width_of_all_heads_is_shared_but_does_not_tell_their_number() -> None:
@@ -213,6 +217,15 @@ def test_without_pairs_every_possible_layer_is_sharded() -> None:
         "network.first": "colwise_gather",
         "network.last": "colwise_gather",
     }
+
+
+def test_a_network_outside_of_the_tables_is_told_of_a_plan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for layers, is_told in ((linears((8, 16), (16, 8)), True), ([], False)):
+        task = Task(module("one two", layers)) if layers else plan_of("mlp")[0]
+        report_plan(task, find_plan(task, {"": task}, None, 2), 2, sequence=False)
+        assert ("strategy.plan can give better styles" in capsys.readouterr().out) == is_told
 
 
 def test_the_error_names_layers_that_a_plan_could_shard() -> None:

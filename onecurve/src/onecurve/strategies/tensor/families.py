@@ -4,14 +4,14 @@ The output of such a module is a sum over its heads, or over its hidden units, s
 them. All of its linear layers are sharded by their outputs, except the last one of the family,
 which is sharded by its inputs and whose outputs are summed. No other submodule may hold
 parameters. A module that is not in these tables can define a method `tensor_plan()`. Linear layers
-are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed.
+are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed. Models of transformers
+bring a plan of their own (`plan_of_transformers`), but for many (BERT, GPT-2, OPT, ViT, CLIP, BART,
+T5): those are known by names, or each of their Linear layers is sharded by itself.
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from copy import copy
+from fnmatch import fnmatchcase
 from math import gcd
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeGuard
 
 from torch import nn
@@ -71,22 +71,13 @@ GATHERED = (
 
 Each rank holds a shard of both layers, but computes all heads.
 """
-STRUCTURES: tuple[dict[str, str], ...] = tuple(
-    {
-        heads: "heads",
-        f"{heads}.query": "colwise",
-        f"{heads}.key": "colwise",
-        f"{heads}.value": "colwise",
-        "attention.output.dense": "rowwise",
-        "intermediate.dense": "colwise",
-        "output.dense": "rowwise",
-    }
-    for heads in (
-        "attention.self",  # BERT, RoBERTa, ELECTRA
-        "attention.attention",  # YOLOS, ViLT, DPT
-    )
-)
-"""Blocks whose attention and feed-forward network span several modules, by all linear layers."""
+OF_TRANSFORMERS = {
+    "colwise": "colwise",
+    "rowwise": "rowwise",
+    "colwise_gather_output": "colwise_gather",
+    "rowwise_split_input": "colwise_gather",
+}
+"""What styles of transformers' plans are here; others (of embeddings, experts) are left out."""
 HEAD_COUNTS = (
     *("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_attention_heads"),
     *("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads"),
@@ -109,16 +100,6 @@ CLASSES = {
     "transformers.GPT2Attention": Known(
         {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}, ("num_heads", "split_size")
     ),
-    "transformers.Phi3Attention": Known(
-        {"": "heads", "qkv_proj": "fused", "o_proj": "rowwise"},
-        ("num_key_value_heads", "config.num_attention_heads"),
-    ),
-    "transformers.Phi3MLP": Known({"": "colwise", "gate_up_proj": "fused", "down_proj": "rowwise"}),
-    "transformers.GPTNeoXAttention": Known(
-        {"": "heads", "query_key_value": "colwise", "dense": "rowwise"},
-        ("config.num_attention_heads",),
-    ),
-    "transformers.GPTNeoXMLP": Known({"dense_h_to_4h": "colwise", "dense_4h_to_h": "rowwise"}),
     "timm.Attention": Known(
         {"": "heads", "qkv": "fused", "proj": "rowwise"}, ("num_heads", "attn_dim")
     ),
@@ -133,14 +114,6 @@ CLASSES = {
 def family_of(module: nn.Module) -> dict[str, str] | None:
     """The styles of a known module by path within it, "" for itself; None if it is not known."""
     held = linears(module)
-    for structure in STRUCTURES:
-        layers = {name for name, style in structure.items() if style != "heads"}
-        if layers == {name for name, part in module.named_modules() if is_linear(part)}:
-            heads = next(name for name, style in structure.items() if style == "heads")
-            inner = module.get_submodule(heads)
-            # Donut's and Data2Vec's attentions, for example, have a bias per head.
-            names = {name.rpartition(".")[0] for name, _ in inner.named_parameters()}
-            return structure if names <= linears(inner).keys() else None
     own = {id(weight) for layer in held.values() for weight in layer.parameters()}
     if any(id(weight) not in own for weight in module.parameters()):
         return None
@@ -229,24 +202,37 @@ def counts_of(module: nn.Module) -> dict[str, int]:
     return _numbers(module, known.counts if known else (*HEAD_COUNTS, HEADS_WIDTH))
 
 
-def _numbers(module: nn.Module, paths: Iterable[str]) -> dict[str, int]:
-    counts = {}
-    for path in paths:
-        with suppress(AttributeError):
-            counts[path] = attrgetter(path)(module)
-    return {path: count for path, count in counts.items() if type(count) is int and count > 0}
+def _numbers(module: nn.Module, names: Iterable[str]) -> dict[str, int]:
+    counts = {name: getattr(module, name, None) for name in names}
+    return {name: count for name, count in counts.items() if type(count) is int and count > 0}
 
 
 def share_counts(module: nn.Module, size: int) -> None:
     """Divide a module's numbers of heads or features by the number of ranks."""
-    for path, count in counts_of(module).items():
+    for name, count in counts_of(module).items():
         if count % size == 0:
-            holder, _, name = path.rpartition(".")
-            # A copy, because all layers share their configuration.
-            owner = copy(getattr(module, holder)) if holder else module
-            setattr(owner, name, count // size)
-            if holder:
-                setattr(module, holder, owner)
+            setattr(module, name, count // size)
+
+
+def plan_of_transformers(module: nn.Module) -> dict[str, str]:
+    """The styles that transformers plans for a model of its own, ``config.base_model_tp_plan``.
+
+    Its attentions and gated feed-forward networks read their input once, for several layers. Empty
+    for any other module, and for models that have no such plan (BERT, GPT-2, OPT, ViT, ...).
+    """
+    globs = getattr(getattr(module, "config", None), "base_model_tp_plan", None) or {}
+    styles: dict[str, str] = {}
+    for name, part in module.named_modules():
+        found = [style for glob, style in globs.items() if fnmatchcase(name, glob)]
+        if found and is_linear(part) and found[0] in OF_TRANSFORMERS:
+            styles[name] = OF_TRANSFORMERS[found[0]]
+    for outer in {name.rpartition(".")[0] for name, style in styles.items() if style == "rowwise"}:
+        part, inner = module.get_submodule(outer), within(styles, outer)
+        if heads_of(part, inner | {"": "heads"}):
+            styles[outer] = "heads"
+        elif [*inner.values()].count("colwise") > 1:
+            styles[outer] = "colwise"
+    return styles
 
 
 def linears(module: nn.Module) -> dict[str, nn.Linear]:

@@ -8,7 +8,7 @@ from torch import nn
 
 from ...compat.of_torch import has_one_projection
 from ..layers import find_layers
-from .families import family_of, is_linear, is_within
+from .families import family_of, is_linear, is_within, plan_of_transformers
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -26,7 +26,8 @@ class InferredPlan:
     These are sharded: pairs of Linear layers with only elementwise layers between them, in one
     nn.Sequential or in the sequence of the network's layers, and a single Linear layer that is left
     over there; nn.MultiheadAttention, and the feed-forward networks of PyTorch's transformer
-    layers; modules whose class or names are known (`families.py`). Blocks that hold an attention
+    layers; what transformers plans for its models, and modules whose class or names are known
+    (`families.py`). Blocks that hold an attention
     and norms can work on sharded sequences, and so can norms after them in an nn.Sequential. If
     none of this applies, every Linear layer is sharded by itself.
 
@@ -52,6 +53,8 @@ class InferredPlan:
         self.tied = {weight for weight, number in uses.items() if number > 1}
         chain = find_layers(module) or {}
         chain_uses = Counter(id(layer) for layer in chain.values())
+        for name, part in module.named_modules():
+            self._add_plan_of_transformers(name, part)
         for name, layer in layers.items():
             self._add_known(name, layer)
         if layers.keys() <= chain.keys():
@@ -71,6 +74,12 @@ class InferredPlan:
 
     def _has_own_plan(self, name: str) -> bool:
         return any(is_within(name, outer) for outer in self.with_own_plan)
+
+    def _add_plan_of_transformers(self, name: str, part: nn.Module) -> None:
+        for path, style in plan_of_transformers(part).items():
+            full_name = _in(name, path)
+            if self._may_shard(full_name, part.get_submodule(path)):
+                self.plan.setdefault(full_name, style)
 
     def _add_known(self, name: str, layer: nn.Module) -> None:
         if name in self.plan or self._has_own_plan(name):

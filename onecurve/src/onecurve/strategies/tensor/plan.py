@@ -303,6 +303,12 @@ def report_plan(
         f"each holds {held:,}",
         highlight=False,
     )
+    if {*plan.values()} == {"colwise_gather"}:
+        console.print(
+            "no attention and no pair of layers is known here, so each Linear layer is sharded by "
+            "its outputs, which ranks send to each other: strategy.plan can give better styles",
+            highlight=False,
+        )
     if _has_dropout(module, plan):
         console.print(
             "dropout between sharded layers draws the same masks for different features on each "
