@@ -16,7 +16,8 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
-from ..app.command.console import command
+from ..machine import unchanged_environment
+from ..wording import PROJECT
 
 
 @dataclass
@@ -60,7 +61,8 @@ def run_script(script: Path, *arguments: str) -> int:
     sys.argv = [str(script), *arguments]
     try:
         if script.name == "onecurve":
-            command([*arguments], script.parent)
+            with unchanged_environment((PROJECT,), {PROJECT: str(script.parent)}):
+                runpy.run_module("onecurve", run_name="__main__")
         else:
             runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:

@@ -1,11 +1,13 @@
 """The console script ``onecurve``: what a project needs beside its own scripts."""
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 from ...errors import UserError, nearest, stop
+from ...wording import PROJECT
 from .main import run
 from .resolvers import CONSOLE
 
@@ -32,13 +34,8 @@ WORK = {
 
 
 def main() -> None:
-    """Run the command that was typed."""
-    command(sys.argv[1:], Path.cwd())
-
-
-def command(typed: list[str], here: Path) -> None:
-    """Run a command as the whole program, for the project around the folder `here`."""
-    name, *words = typed or ["--help"]
+    """Run the command that was typed, for the project around the current folder."""
+    name, *words = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(HELP)
         return
@@ -49,7 +46,7 @@ def command(typed: list[str], here: Path) -> None:
     try:
         if name not in CONSOLE:
             raise _no_such_command(name)
-        project = _project(name, here)
+        project = _project(name)
     except UserError as error:
         stop(error)
     # Beside the project's scripts, which printed commands name.
@@ -67,8 +64,9 @@ def _no_such_command(name: str) -> UserError:
     )
 
 
-def _project(name: str, here: Path) -> Path:
+def _project(name: str) -> Path:
     """The project around a folder: the nearest with a configuration of train.py."""
+    here = Path(os.environ.get(PROJECT) or os.getcwd())
     for folder in (here, *here.parents):
         if (folder / "configs" / "train.yaml").is_file():
             return folder

@@ -225,7 +225,7 @@ def _linear(
     entry: _Entry | None,
     inputs: Tensor,
 ) -> Tensor:
-    """What a sharded Linear layer returns: see the styles in `onecurve plan`."""
+    """What a sharded Linear layer returns: see the styles in `plan.py`."""
     weight = local(layer.weight)
     weight = weight.T if is_transposed(layer) else weight  # (out, in)
     if style == "rowwise":

@@ -1,6 +1,6 @@
 """`strategy=tensor`: every rank computes its part of each layer, for all samples.
 
-A plan (`onecurve plan`) shards layers by column and by row, so that a pair of layers needs one sum over
+A plan (`plan.py`) shards layers by column and by row, so that a pair of layers needs one sum over
 the ranks. FSDP2 is applied on top with one shard, so that all parameters are of one kind.
 
 Exact: the loss curve of `single`, to float tolerance, with accumulation, clipping, frozen layers
