@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from onecurve.app import one_run
 from onecurve.app.run import record
+from onecurve.app.run.stored import STORED
 from onecurve.launch.context import RunContext
 
 Metrics = dict[str, float]
@@ -34,7 +35,7 @@ class FakeJobs:
         run_dir = context.run_dir
         self.started.append(run_dir.name)
         plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        record.start(run_dir, plain)
+        record.start(run_dir, {**plain, STORED: plain})
         metrics = self.outcome(config)
         # The best value of a metric need not be the last.
         last = {name: value - 1 for name, value in metrics.items()}

@@ -7,7 +7,6 @@
 torch is not imported before ranks are started.
 """
 
-import sys
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,8 @@ from ..checkpoint.remote import fetch, find, is_address
 from ..launch.context import Metrics, RunContext, unless_stopped
 from ..launch.forkserver import warm_up
 from ..launch.process import Verbose, log_to_file
-from .run import record, redaction
+from .run import record
+from .run.stored import for_ranks
 
 # Keys of the configuration that may be addresses, and the names that users know them by.
 FETCHED = {"resume": "resume", "checkpoint": "checkpoint", "init.file": "init"}
@@ -31,10 +31,7 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     `work` is the dotted name of the function that each rank runs; it takes the resolved
     configuration and the context. Failures are those of `agent.start_ranks`.
     """
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    if instead := redaction.replacements(config):
-        plain[redaction.REPLACEMENTS] = instead
-        _redact_written_secrets(context, redaction.secrets(plain))
+    plain = for_ranks(config)
     processes = _processes(config)
     ranks = machine.ranks_around()
     is_rank = ranks is not None
@@ -77,15 +74,6 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         max_restarts=plain["launch"]["max_restarts"],
     )
     return metrics or {}
-
-
-def _redact_written_secrets(context: RunContext, secrets: set[str]) -> None:
-    """Redact files that Hydra has written, and `sys.argv`, which libraries record."""
-    if context.members.is_first:
-        run_dir = context.run_dir
-        files = [run_dir.parent / "multirun.yaml", *(run_dir / ".hydra").glob("*.yaml")]
-        redaction.redact_files(files, secrets)
-    sys.argv[:] = redaction.redact(sys.argv, secrets)
 
 
 def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:

@@ -11,21 +11,21 @@ from processes import Command, end, listens
 from small.digits import Digits
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from onecurve.app.run.redaction import is_secret
+from onecurve.app.run.stored import is_secret
 from onecurve.launch.agent import passing_on
 
-TYPED, READ = "sk-typed-0123456789", "read-from-the-environment"
-PRIVATE = ("data._target_=test_doors.Private", f"+data.api_key={TYPED}", "test=false")
-PRIVATE += ("+data.login=${oc.env:LOGIN}", "trainer.max_epochs=1")
+READ = "read-from-the-environment"
+PRIVATE = ("data._target_=test_doors.Private", "+data.login=${oc.env:LOGIN}", "test=false")
+PRIVATE += ("+data.url=https://${data.login}@host", "trainer.max_epochs=1")
 SLOW = ("callbacks=[progress]", "trainer.max_epochs=100000", "strategy=ddp")
 
 
 class Private(Digits):
     """Data behind a key, which keeps its arguments as Lightning does."""
 
-    def __init__(self, api_key: str, login: str, **options: Any) -> None:
+    def __init__(self, login: str, url: str, **options: Any) -> None:
         super().__init__(**options)
-        assert (api_key, login) == (TYPED, READ)
+        assert (login, url) == (READ, f"https://{READ}@host")
         self.save_hyperparameters()
 
 
@@ -46,27 +46,26 @@ def test_no_file_of_a_run_holds_a_secret(train: Cli, cli: Cli, tmp_path: Path) -
     few = [f"callbacks.tensorboard.{name}=0" for name in ("images", "predictions", "embedding")]
     few += [f"callbacks.tensorboard.{name}=false" for name in ("graph", "histograms", "pr_curves")]
     run = train(*PRIVATE, "callbacks=[checkpoint,tensorboard]", "logger=[csv,wandb]", *few).run
-    for secret in (TYPED, READ):
-        assert files_with(secret, tmp_path / "runs") == []
+    assert files_with(READ, tmp_path / "runs") == []
     assert "login: ${oc.env:LOGIN}" in (run / "config.yaml").read_text()
-    assert "+data.api_key=***" in (run / ".hydra/overrides.yaml").read_text()
-    # What is stored is enough to go on with, together with what is not.
-    refused = cli("train.py", "resume=last", "trainer.max_epochs=2")
-    assert refused.status == 2
-    assert "data.api_key was typed for this run and is not stored" in refused.err
-    more = cli("train.py", "resume=last", "trainer.max_epochs=2", f"data.api_key={TYPED}")
+    assert "url: https://${data.login}@host" in (run / "config.yaml").read_text()
+    more = cli("train.py", "resume=last", "trainer.max_epochs=2")
     assert more.status == 0, more.err
-    assert "resume: changed now: trainer.max_epochs=2 data.api_key=***\n" in more.out
-    assert TYPED not in more.out + more.err
-    assert files_with(TYPED, tmp_path / "runs") == []
+    assert files_with(READ, tmp_path / "runs") == []
+
+
+def test_a_secret_that_is_typed_is_stored_and_a_line_says_so(cli: Cli) -> None:
+    outcome = cli("train.py", *TINY, "trainer.fast_dev_run=true", "+paths.api_key=sk-0123")
+    assert outcome.status == 0, outcome.err
+    assert "paths.api_key: is stored in the run's files as it was typed" in outcome.err
+    assert "'paths.api_key=${oc.env:NAME}'" in outcome.err
 
 
 @pytest.mark.usefixtures("login")
 def test_no_file_of_a_sweep_holds_a_secret(cli: Cli, tmp_path: Path) -> None:
     sweep = cli("train.py", "-m", *TINY, *PRIVATE, "seed=1")
     assert sweep.status == 0, sweep.err
-    for secret in (TYPED, READ):
-        assert files_with(secret, tmp_path / "runs") == []
+    assert files_with(READ, tmp_path / "runs") == []
 
 
 def test_what_is_named_like_a_secret() -> None:
@@ -74,8 +73,8 @@ def test_what_is_named_like_a_secret() -> None:
     assert all(is_secret(key, "text") for key in secret)
     other = ("data.sort_key", "tokenizer", "pad_token", "launch.secret_file", "monitor", "keys")
     assert not any(is_secret(key, "text") for key in other)
-    assert not is_secret("model.key", 64)
-    assert is_secret("db.password", 1234)
+    assert not is_secret("model.key", "64")
+    assert is_secret("db.password", "1234")
 
 
 @pytest.mark.parametrize("devices", one_of_a_kind([2, 1], kept=[2]))

@@ -15,7 +15,7 @@ from ...config_model import text
 from ...errors import UserError, user_error_behind
 from ..config.source import arguments_of
 from ..config.validate import dotted, refusals, validate
-from ..run.redaction import overrides_of
+from ..run.stored import overrides_of, typed_secrets
 from .explain import (
     Chosen,
     added_to_a_list,
@@ -33,7 +33,7 @@ FACTS = ("strategy.name", "strategy.processes")
 def check_run(config: DictConfig, config_name: str) -> str | None:
     """Reject a composed configuration that cannot run; what `check` changes, it has then.
 
-    Returned are the lines of `check`.
+    Returned are the lines of `check`, and one about secrets that were typed.
     """
     job = config.copy()
     OmegaConf.set_struct(job, False)
@@ -43,12 +43,13 @@ def check_run(config: DictConfig, config_name: str) -> str | None:
             "sweep=optuna: is for a sweep; add -m and a space, such as "
             "'optimizer.lr=tag(log, interval(1e-4, 1e-1))'"
         )
-    line = check(job, config_name, overrides_of(config.hydra.overrides.task))
+    overrides = overrides_of(config.hydra.overrides.task)
+    lines = [check(job, config_name, overrides), typed_secrets(overrides)]
     with open_dict(config):
         for name in set(config) - {"hydra", *job}:
             del config[name]
         config.merge_with(job)
-    return line
+    return "\n".join(filter(None, lines)) or None
 
 
 def reject_without_sweep(config: DictConfig) -> None:

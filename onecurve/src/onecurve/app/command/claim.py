@@ -14,7 +14,7 @@ from ...errors import REFUSED, UserError, stop
 from ...launch.context import RunContext
 from ...launch.meeting import meet_ranks
 from ..run.record import LockedDirectory, lock_directory
-from ..run.redaction import overrides_of
+from ..run.stored import overrides_of
 
 SECONDS_FOR_THE_FIRST_RANK_TO_REPORT = 5
 

@@ -23,7 +23,6 @@ from ...checkpoint.file import is_sharded, newest_checkpoint
 from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
 from ...errors import UserError
 from ..run.record import external_runs, parsed, quoted, reject_locked, text_of
-from ..run.redaction import MASK, redact_command
 
 ADDRESSES = ("resume", "checkpoint", DIRPATH, "init", "init.file")
 FILES = ("resume", "checkpoint", "init.file")
@@ -74,13 +73,6 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
         # A job of a sweep has a folder below the address of the sweep.
         earlier = [word for word in earlier if _key(word) != DIRPATH]
         earlier.append(f"{DIRPATH}={quoted(address)}")
-    for override in earlier:
-        if _value(override) == MASK:
-            raise UserError(
-                f"resume={value}: {_key(override)} was typed for this run and is not stored, as it "
-                "is named like a secret; type it again, or have it read from the environment: "
-                f"'{_key(override)}=" + "${oc.env:NAME}'"
-            )
     # What was added to the configuration with a plus is changed without one.
     added = {_key(override) for override in stored if override.startswith("+")}
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in overrides]
@@ -92,7 +84,7 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
     where = f"from {newest.name}" if newest else "from the start: it has no checkpoint yet"
     print(f"resume: continuing {run_dir} {where}")
     if overrides:
-        print(f"resume: changed now: {' '.join(redact_command(overrides))}")
+        print(f"resume: changed now: {' '.join(overrides)}")
     checkpoint = [f"resume={quoted(newest)}"] if newest else []
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 

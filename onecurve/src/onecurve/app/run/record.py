@@ -30,7 +30,7 @@ from hydra.errors import HydraException
 from ... import machine
 from ...checkpoint.remote import is_address
 from ...errors import UserError
-from . import redaction
+from .stored import STORED
 
 LOCK = ".lock"
 # Names the process, in a file of its own: on Windows a locked file cannot be written.
@@ -44,12 +44,9 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
     """Write config.yaml and environment.json, and metrics.json with the status "running"."""
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     (run_dir / "config.yaml").write_text(
-        yaml.safe_dump(redaction.redacted(config), sort_keys=False, allow_unicode=True)
+        yaml.safe_dump(config[STORED], sort_keys=False, allow_unicode=True)
     )
-    _write_json(
-        run_dir / "environment.json",
-        redaction.redact(_environment(config), redaction.secrets(config)),
-    )
+    _write_json(run_dir / "environment.json", _environment(config))
     runs, is_job = (config.get("paths") or {}).get("runs"), "job" in (config.get("sweep") or {})
     if runs and not is_job:
         list_external(run_dir, Path(os.path.abspath(runs)))

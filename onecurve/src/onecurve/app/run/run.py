@@ -34,11 +34,15 @@ class Run:
 
         from ...checkpoint.format import read_checkpoint, reject_incomplete_state
         from .bookkeeping import FIT, Results
+        from .stored import STORED, TEXTS
 
+        config = dict(config)
+        stored, texts = config.pop(STORED), config.pop(TEXTS)
         # A project may have no such group.
-        self.cfg: DictConfig = OmegaConf.create({"callbacks": None, "logger": None, **config})
+        groups = {name: config.get(name) or {} for name in ("callbacks", "logger")}
+        self.cfg: DictConfig = OmegaConf.create({**config, **groups})
         self.dir = context.run_dir
-        self._config = config
+        self._stored, self._texts = stored, texts
         self._context = context
         self._results: Results = Results()
         self._loggers: list[Logger] = []
@@ -102,7 +106,7 @@ class Run:
         """
         from .trainer import RunTrainer, earlier_steps, trainer_built
 
-        before = earlier_steps(self._checkpoint, self._config) if self._checkpoint else None
+        before = earlier_steps(self._checkpoint, self._stored) if self._checkpoint else None
         with trainer_built():
             trainer = RunTrainer(**{**self._arguments(callbacks or (), logger or ()), **arguments})
         trainer.earlier_steps = before
@@ -204,19 +208,18 @@ class Run:
         from ...callbacks.device_stats import PeakMemory
         from ...callbacks.garbage import GarbageCollection
         from ...checkpoint.resume_state import ResumeState
-        from . import redaction
+        from . import stored
         from .monitor import MonitoredMetrics
         from .stop import StopOnSignal
         from .trainer import LogConfiguration
 
-        stored = redaction.redacted(self._config)
         last = self.dir / "checkpoints" / "last.ckpt"
         layout = checkpoint.get("layout") if checkpoint else None
         logs, self._logs = self._logs, None
-        redact = partial(redaction.redact_hyperparameters, config=self._config)
-        callbacks = [PeakMemory(), ResumeState(stored, logs, layout, redact)]
+        redact = partial(stored.hyperparameters, texts=self._texts)
+        callbacks = [PeakMemory(), ResumeState(self._stored, logs, layout, redact)]
         callbacks += [MonitoredMetrics(self.cfg, last), StopOnSignal(last, self._context.listening)]
-        callbacks += [LogConfiguration(stored), books]
+        callbacks += [LogConfiguration(self._stored), books]
         if self.cfg.get("gc_every_n_steps"):
             callbacks.append(GarbageCollection(self.cfg.gc_every_n_steps))
         return callbacks

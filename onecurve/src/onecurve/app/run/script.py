@@ -79,11 +79,10 @@ def in_rank(function: Callable[[Run], Any], config: dict[str, Any], context: Run
 
 
 def _write(run: Run, metrics: Metrics, status: str, best: str | None) -> None:
-    results, strategy = run._results, run.cfg.strategy.name
-    trainer = results.trainer
-    facts: dict[str, Any] = {"strategy": strategy}
-    if trainer is not None:
-        facts["world_size"] = trainer.world_size
+    results = run._results
+    facts: dict[str, Any] = {}
+    if results.trainer is not None:
+        facts |= {"strategy": run.cfg.strategy.name, "world_size": results.trainer.world_size}
     if "checkpoint" in run.cfg and isinstance(run.cfg.checkpoint, str):
         facts["checkpoint"] = str(run.cfg.checkpoint)
     if results.fits:

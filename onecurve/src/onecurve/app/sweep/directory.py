@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from ...errors import UserError
 from ..config.validate import dotted
-from ..run import redaction
 from ..run.record import read_metrics, reject_remote, try_lock
+from ..run.stored import overrides_of
 
 RECORD = "sweep.yaml"
 TRACEBACK = "failure.txt"  # in the directory of a failed job
@@ -36,7 +36,7 @@ def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None)
     search = content.pop("sweep", {})
     if kept := {key: search[key] for key in SEARCH_IDENTITY if key in search}:
         content["sweep"] = kept
-    overrides = redaction.overrides_of(config.hydra.overrides.task)
+    overrides = overrides_of(config.hydra.overrides.task)
     typed = sorted(word for word in overrides if not word.startswith(NOT_IDENTIFYING))
     found = {"config_name": config_name, "typed": typed, "config": content, "jobs": jobs}
     text = json.dumps(found, default=str).encode()

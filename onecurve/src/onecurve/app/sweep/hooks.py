@@ -31,8 +31,9 @@ from ..command.check import in_one_line
 from ..command.claim import stop_once
 from ..command.explain import explain
 from ..config.validate import validate_group
-from ..run import redaction
 from ..run.record import creating, invocation, override, quoted
+from ..run.stored import overrides_of as typed_overrides
+from ..run.stored import typed_secrets
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
 from .launchers import (
@@ -81,7 +82,7 @@ class SweepHooks(Callback):
             except (HydraException, OmegaConfBaseException) as error:
                 sources = config.hydra.runtime.config_sources
                 folder = next(source.path for source in sources if source.provider == "main")
-                overrides = redaction.overrides_of(config.hydra.overrides.task)
+                overrides = typed_overrides(config.hydra.overrides.task)
                 say(f"error: {explain(error, Path(folder), config_name, overrides)}")
                 sys.exit(1)
             is_joblib = launcher_of(config.hydra) == JOBLIB
@@ -137,15 +138,15 @@ def _begin(
     The directory, and from what jobs are named, are set in the configuration for every job.
     """
     overrides = overrides_of(config)
-    words = redaction.redact_command(sys.argv[1:])
-    command = invocation().command(Path(sys.argv[0]).name, *words)
+    command = invocation().command(Path(sys.argv[0]).name, *sys.argv[1:])
     record = {"command": command, **identity(config, config_name, jobs)}
-    record = redaction.redact(record, _secrets(overrides))
     directory, lock = choose_directory(config, record)
     count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
     kind = f"sweep of {count}" if jobs else "search" if is_search(config) else "sweep"
     where = f"{kind} in {invocation().short(directory)}"
     resumed = f"resuming a {where}: {jobs_done(directory)} are done"
+    if line := typed_secrets(typed_overrides(config.hydra.overrides.task)):
+        say(line)
     print(resumed if any(directory.glob("*/.hydra")) else where, flush=True)
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ def overrides_of(config: DictConfig) -> list[Override]:
     swept = [f"{key}={value}" for key, value in params.items()]
     loader = GlobalHydra.instance().config_loader()
     parser = OverridesParser.create(config_loader=loader)
-    return parser.parse_overrides([*swept, *redaction.overrides_of(config.hydra.overrides.task)])
+    return parser.parse_overrides([*swept, *typed_overrides(config.hydra.overrides.task)])
 
 
 def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
@@ -262,14 +263,6 @@ def _first_value(override: Override) -> str:
     if isinstance(sweep, IntervalSweep):
         return str(sweep.start)
     return next(override.sweep_string_iterator())
-
-
-def _secrets(overrides: list[Override]) -> set[str]:
-    """The values of overrides for all jobs whose key is named like a secret."""
-    fixed = [each for each in overrides if not each.is_sweep_override() and not each.is_delete()]
-    pairs = [(each.get_key_element(), each.get_value_element_as_str()) for each in fixed]
-    values = [(key.lstrip("+~"), value.strip("'\"")) for key, value in pairs]
-    return {value for key, value in values if redaction.is_secret(key, value)}
 
 
 def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:

@@ -29,8 +29,9 @@ from ...launch.context import (
 )
 from .. import one_run
 from ..command.check import check
-from ..run import record, redaction
+from ..run import record
 from ..run.record import invocation, read_metrics
+from ..run.stored import overrides_of
 from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .launchers import (
     JOBLIB,
@@ -186,7 +187,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
     If it fails, the traceback is in the run directory. If a signal stopped it, the process ends.
     """
     hydra = HydraConfig.get()
-    overrides = redaction.overrides_of(hydra.overrides.task)
+    overrides = overrides_of(hydra.overrides.task)
     run_dir, members = context.run_dir, context.members
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:

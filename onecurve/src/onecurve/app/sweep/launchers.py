@@ -21,7 +21,7 @@ from ...launch.context import RunContext
 from ...launch.meeting import meet_ranks
 from ...launch.process import QuickExit
 from ..run.record import try_lock
-from ..run.redaction import overrides_of
+from ..run.stored import overrides_of
 from .directory import STOPPED
 
 # Launchers: one job after another in this process, several processes of this machine at the same
