@@ -152,10 +152,12 @@ class TakeAway(Callback):
             self.folder.write_text("is a file")
 
 
-def test_an_address_that_fails_later_is_what_a_full_disk_is(train: Cli, bucket: Path) -> None:
-    """The test is of the weights that there are."""
+def test_an_address_that_is_gone_later_does_not_end_training(cli: Cli, bucket: Path) -> None:
+    """The end says what is lost, as with a disk that is full."""
     away = ("+callbacks.away._target_=test_addresses.TakeAway", f"+callbacks.away.folder={bucket}")
-    run = train(f"{DIRPATH}=local://{bucket}", *away)
+    run = cli("train.py", *TINY, f"{DIRPATH}=local://{bucket}", *away)
     assert f"local://{bucket}/last.ckpt could not be written: " in run.err
     assert "training continues" in run.err
-    assert "test/acc" in run.metrics
+    assert (run.status, len(column(run.run, "train/loss"))) == (2, 2 * EPOCH)
+    assert run.err.splitlines()[-1].startswith("error: checkpoint: local://")
+    assert "could never be written" in run.err

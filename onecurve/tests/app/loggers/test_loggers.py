@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from test_checkpoint_files import files_of_at_most
 
 from onecurve.app.loggers.buffered import BufferedCSVLogger
-from onecurve.app.loggers.wandb_run import earlier_run
+from onecurve.app.loggers.run_directory import earlier_run
 
 
 def test_tensorboard_has_the_curves(train: Cli) -> None:

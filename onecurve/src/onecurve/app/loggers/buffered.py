@@ -21,7 +21,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
 from ...errors import say
-from .overrides import overrides_of, title_of
+from .run_directory import overrides_of, title_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -1,4 +1,4 @@
-"""What was typed for a run, by key, as trackers show it."""
+"""What trackers show of a run directory, and what continues a run there."""
 
 import re
 from pathlib import Path
@@ -35,3 +35,14 @@ def title_of(run_dir: Path) -> str:
     values = overrides_of(run_dir).items()
     words = ",".join(f"{key}={value}" for key, value in values if key not in LEFT_OUT)
     return re.sub(r"[^\w.,=+@~-]+", "_", words).strip("_")[:LONGEST_NAME].rstrip("-.,")
+
+
+def earlier_run(save_dir: str | None) -> str | None:
+    """The id of the newest run in a directory, which follows the time in its folder's name.
+
+    A number follows it if two folders were created in one second.
+    """
+    # A run directory is not known yet when a configuration is validated.
+    folders = sorted(each.name for each in Path(save_dir or "/", "wandb").glob("*run-*-*"))
+    found = re.search(r"run-\d+_\d+-([^-]+)", folders[-1]) if folders else None
+    return found[1] if found else None
