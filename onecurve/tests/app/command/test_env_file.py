@@ -53,7 +53,8 @@ def test_a_line_that_is_none(tmp_path: Path) -> None:
 def test_a_command_has_them_wherever_one_stands(tmp_path: Path) -> None:
     (tmp_path / "project/configs").mkdir(parents=True)
     (tmp_path / "project/app.py").write_text(APPLICATION)
-    (tmp_path / "project/configs/shown.yaml").write_text("defaults: [paths: default, hydra: default, _self_]\nkey: ${oc.env:SOME_KEY}\n")
+    content = "defaults: [paths: default, hydra: default, _self_]\nkey: ${oc.env:SOME_KEY}\n"
+    (tmp_path / "project/configs/shown.yaml").write_text(content)
     (tmp_path / "project/.env").write_text("SOME_KEY=from_file\n")
 
     def run(**variables: str) -> subprocess.CompletedProcess[str]:
