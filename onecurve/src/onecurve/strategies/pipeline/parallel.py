@@ -7,8 +7,8 @@ there. PyTorch's own schedules do the work where the task declares its loss (`ru
 
 Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
 micro-batches and of replicas, with accumulation, clipping and frozen layers; as GPipe also with
-several calls of the network and several optimizers. Not exact: BatchNorm (statistics of each micro-batch), dropout (each
-stage draws its own masks).
+several calls of the network and several optimizers. Not exact: BatchNorm (statistics of each
+micro-batch), dropout (each stage draws its own masks).
 Rejects: what needs the parameters or the gradients of all ranks at once.
 Where ranks share the parameters of a stage, FSDP2 averages its gradients after the last
 micro-batch.
@@ -45,10 +45,9 @@ from .gradients import (
 )
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks
-from .optimizers import set_up_optimizers as set_up
-from .partition import Partition, Placement, Stages, WholeSequences
+from .partition import Partition, Placement, Stages, WholeSequences, report_partition
 from .remote import RemoteParameter, add_gradients
-from .report import report_partition
+from .remote import set_up_optimizers as set_up
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
