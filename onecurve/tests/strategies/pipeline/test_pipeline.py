@@ -14,19 +14,6 @@ import onecurve.strategies.pipeline.limits as limits
 import onecurve.strategies.pipeline.schedule as schedules
 
 
-class WithoutOrder(Classification):
-    """Holds its network in something that is no sequence."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.network = nn.ModuleList(self.network)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        for layer in self.network:
-            inputs = layer(inputs)
-        return inputs
-
-
 class ParameterOutside(Classification):
     """Says what its layers are, and has a parameter beside them."""
 
@@ -42,7 +29,6 @@ class ParameterOutside(Classification):
 
 
 MODULES = {
-    "WithoutOrder": ["no sequence of layers", "nn.Sequential", "layers()"],
     "ParameterOutside": ["temperature", "none of its layers"],
 }
 

@@ -15,7 +15,7 @@ Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another nu
 (PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So after a backward pass the gradient of a
 remote parameter is a tensor on the meta device: what changes each gradient alone works on it, and
 what asks for its numbers cannot have them, and says so. Optimizers are shown neither
-(`optimizers.py`).
+(`remote.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -3,12 +3,12 @@
 The task's steps run on every rank: where they call the network, the pipeline runs instead and every
 rank gets the last stage's outputs; so loss, metrics and logs are those of the whole batch,
 everywhere. What is not in the layers (`network.py`) stays whole on every rank, and is computed
-there. PyTorch's own schedules do the work where they can take the loss (`runner.py`).
+there. PyTorch's own schedules do the work where the task declares its loss (`runner.py`).
 
 Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
-micro-batches and of replicas, with accumulation, clipping and frozen layers, several calls of the
-network and several optimizers. Not exact: BatchNorm (statistics of each micro-batch), dropout (each
-stage draws its own masks).
+micro-batches and of replicas, with accumulation, clipping and frozen layers; as GPipe also with
+several calls of the network and several optimizers. Not exact: BatchNorm (statistics of each
+micro-batch), dropout (each stage draws its own masks).
 Rejects: what needs the parameters or the gradients of all ranks at once.
 Where ranks share the parameters of a stage, FSDP2 averages its gradients after the last
 micro-batch.
@@ -45,10 +45,9 @@ from .gradients import (
 )
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks
-from .optimizers import set_up_optimizers as set_up
-from .partition import Partition, Placement, Stages, WholeSequences
+from .partition import Partition, Placement, Stages, WholeSequences, report_partition
 from .remote import RemoteParameter, add_gradients
-from .report import report_partition
+from .remote import set_up_optimizers as set_up
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
