@@ -29,8 +29,8 @@ SHORT = (
     "logger=csv",
 )
 TASKS = {
-    "images": {
-        "classification": (),
+    "images": {"classification": ()},
+    "segmentation": {
         "segmentation": ("experiment=segmentation",),
         "multi_label": ("experiment=multi_label",),
     },

@@ -132,10 +132,7 @@ def test_a_starter_that_is_none_gets_one_line() -> None:
     result = make(TEMPLATE, "demo", "STARTER=images2")
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
-    assert (
-        "STARTER=images2: must be one of images text huggingface diffusion tabular bare"
-        in result.stderr
-    )
+    assert "STARTER=images2: must be one of images segmentation text hugging" in result.stderr
 
 
 def test_lint_changes_nothing_and_format_does(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 import ast
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 from baking import LIBRARY, PROJECT, TEMPLATE
+
+from template_checkout import from_images
 
 SOURCE = TEMPLATE / PROJECT
 README = (SOURCE / "README.md").read_text(encoding="utf-8")
@@ -42,11 +45,11 @@ def test_the_guide_lists_every_choice() -> None:
 @pytest.mark.parametrize("starter", STARTERS)
 def test_a_starter_lists_every_choice(starter: str) -> None:
     folder = SOURCE / "starters" / starter
-    groups = {
-        path.name: {file.stem for file in path.glob("*.yaml")}
-        for path in (folder / "configs").iterdir()
-        if path.is_dir()
-    }
+    groups: dict[str, set[str]] = {}
+    shared = [Path(name) for name in from_images("my_project", starter)]
+    for file in [*(folder / "configs").glob("*/*.yaml"), *shared]:
+        if file.suffix == ".yaml":
+            groups.setdefault(file.parent.name, set()).add(file.stem)
     rows = rows_of((folder / "README.md").read_text(encoding="utf-8"))
     assert {group: listed(cells) for group, cells in rows.items()} == groups
 

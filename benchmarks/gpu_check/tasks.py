@@ -195,26 +195,20 @@ def resnet(is_large: bool, **options: Any) -> Task:
     return Task(ChannelsLast(network), **options)
 
 
-class InMemoryImages(TensorDataset):
-    """Images and labels, of which a loader takes whole batches."""
+class WholeBatches(TensorDataset):
+    """A loader takes whole batches of it."""
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-        """A whole batch."""
         return tuple(tensor[indices] for tensor in self.tensors)
-
-
-def whole_batch(batch: Any) -> Any:
-    """It is one already."""
-    return batch
 
 
 def images(is_large: bool, steps: int) -> DataLoader[Any]:
     """Each step the same: 256 of 224 pixels, or a few small ones."""
     batch, pixels = (256, 224) if is_large else (8, 32)
     drawn = torch.randint(256, (batch, 3, pixels, pixels), dtype=torch.uint8)
-    dataset = InMemoryImages(drawn, torch.arange(batch) % CLASSES)
+    dataset = WholeBatches(drawn, torch.arange(batch) % CLASSES)
     order = [*range(batch)] * steps
-    return DataLoader(dataset, batch, sampler=order, pin_memory=True, collate_fn=whole_batch)
+    return DataLoader(dataset, batch, sampler=order, pin_memory=True, collate_fn=tuple)
 
 
 def small_transformer() -> Task:
