@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from lightning import LightningDataModule
@@ -34,11 +34,6 @@ class InMemoryImages(Dataset[Batch]):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         index = torch.as_tensor(indices)
         return self.images.index_select(0, index), self.labels.index_select(0, index)
-
-
-def whole_batch(batch: Any) -> Any:
-    """Collate function of a data set whose `__getitems__` returns the batch itself."""
-    return batch
 
 
 def stratified_split(labels: Tensor, held_out: Sequence[int], seed: int) -> list[Tensor]:
@@ -154,7 +149,7 @@ class ImageDataModule(LightningDataModule):
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
-            collate_fn=whole_batch if isinstance(dataset, InMemoryImages) else None,
+            collate_fn=tuple if isinstance(dataset, InMemoryImages) else None,
         )
 
     def find_images(self, path: str) -> list[Path]:
