@@ -164,11 +164,9 @@ class ImageDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Turn a batch into the network's input, on the device that it is already on."""
         images, labels = batch
-        trainer = self.trainer
-        is_training = trainer is not None and trainer.training
-        inputs = self.normalize(images, self.augment if is_training else ())
-        if trainer is None:
-            return inputs, labels
+        if (trainer := self.trainer) is None:
+            return self.normalize(images), labels
+        inputs = self.normalize(images, self.augment if trainer.training else ())
         # Lightning converts a batch to the precision of the run before this hook, as uint8.
         converted: Batch = trainer.precision_plugin.convert_input((inputs, labels))
         return converted
