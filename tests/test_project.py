@@ -12,11 +12,11 @@ STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8
 def test_a_project_of_the_defaults_is_small(tmp_path: Path) -> None:
     project = bake(tmp_path / "out")
     files = [path for path in project.rglob("*") if path.is_file() and ".git" not in path.parts]
-    assert len(files) <= 102
+    assert len(files) <= 104
     lines = {path: len(path.read_text().splitlines()) for path in files if path.suffix == ".py"}
     tests = sum(count for path, count in lines.items() if "tests" in path.parts)
     assert tests <= 350
-    assert sum(lines.values()) <= 1400
+    assert sum(lines.values()) - tests <= 1300
 
 
 # The default's own tests are run by `make test`.

@@ -46,8 +46,9 @@ def resized(images: Tensor, size: int, resize: str) -> Tensor:
     shrink = min(1, size / max(height, width))
     fits = (size, size) if resize == "stretch" else (round(height * shrink), round(width * shrink))
     if fits != (height, width):
-        fits = max(1, fits[0]), max(1, fits[1])
-        images = F.interpolate(images, fits, mode="bilinear", antialias=True)
+        images = F.interpolate(
+            images, [max(1, side) for side in fits], mode="bilinear", antialias=True
+        )
     top, left = (size - images.shape[-2]) // 2, (size - images.shape[-1]) // 2
     bottom, right = size - images.shape[-2] - top, size - images.shape[-1] - left
     return F.pad(images, (left, right, top, bottom))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from lightning import LightningDataModule
@@ -34,11 +34,6 @@ class InMemoryImages(Dataset[Batch]):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         index = torch.as_tensor(indices)
         return self.images.index_select(0, index), self.labels.index_select(0, index)
-
-
-def whole_batch(batch: Any) -> Any:
-    """Collate function of a data set whose `__getitems__` returns the batch itself."""
-    return batch
 
 
 def stratified_split(labels: Tensor, held_out: Sequence[int], seed: int) -> list[Tensor]:
@@ -154,7 +149,7 @@ class ImageDataModule(LightningDataModule):
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
-            collate_fn=whole_batch if isinstance(dataset, InMemoryImages) else None,
+            collate_fn=tuple if isinstance(dataset, InMemoryImages) else None,
         )
 
     def find_images(self, path: str) -> list[Path]:
@@ -169,11 +164,9 @@ class ImageDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Turn a batch into the network's input, on the device that it is already on."""
         images, labels = batch
-        trainer = self.trainer
-        is_training = trainer is not None and trainer.training
-        inputs = self.normalize(images, self.augment if is_training else ())
-        if trainer is None:
-            return inputs, labels
+        if (trainer := self.trainer) is None:
+            return self.normalize(images), labels
+        inputs = self.normalize(images, self.augment if trainer.training else ())
         # Lightning converts a batch to the precision of the run before this hook, as uint8.
         converted: Batch = trainer.precision_plugin.convert_input((inputs, labels))
         return converted

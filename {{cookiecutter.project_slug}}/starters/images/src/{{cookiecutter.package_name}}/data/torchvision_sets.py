@@ -20,9 +20,7 @@ class TorchvisionImages(ImageDataModule):
 
     Args:
         name: The class in `torchvision.datasets`.
-        val_size: Images of the training set held out for validation.
-        split_seed: Seed of that split.
-        options: Those of `ImageDataModule`.
+        val_size: Images of the training set held out for validation, by `split_seed`.
     """
 
     def __init__(
@@ -36,8 +34,7 @@ class TorchvisionImages(ImageDataModule):
         super().__init__(**options)
         self.dataset = name
         self.folder = Path(self.root or "data").expanduser()
-        self.val_size = val_size
-        self.split_seed = split_seed
+        self.split = ((val_size,), split_seed)
 
     def prepare_data(self) -> None:
         """Download missing files, once for all processes of a machine."""
@@ -49,7 +46,7 @@ class TorchvisionImages(ImageDataModule):
     def load_datasets(self) -> Datasets:
         """Read the files into memory; hold out a validation set."""
         images, labels = self._read(train=True)
-        train, val = stratified_split(labels, (self.val_size,), self.split_seed)
+        train, val = stratified_split(labels, *self.split)
         return (
             self.in_memory(images[train], labels[train]),
             self.in_memory(images[val], labels[val]),
