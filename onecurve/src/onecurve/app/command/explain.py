@@ -198,7 +198,8 @@ def _of_another_kind(text: str, chosen: Chosen) -> str | None:
     key = found[1].partition("=")[0].lstrip("+")
     default = chosen.values.get(key)
     kind = "a list" if isinstance(default, list) else "a mapping"
-    return f"{found[1]}: must be {kind}, such as {as_override(key, default)}"
+    instead = "leave it out" if default is None else f"such as {as_override(key, default)}"
+    return f"{found[1]}: must be {kind}; {instead}"
 
 
 def _several_values(text: str) -> str | None:

@@ -49,7 +49,7 @@ def run(work: str, context: RunContext, config: DictConfig) -> None:
                 sys.exit(shown.status if isinstance(shown, RankFailed) else REFUSED)
         elif not _frames_below(work.rpartition(":")[0], shown):
             shown.add_note(f"logs/rank_0.log of the run has all frames: {context.run_dir}")
-        raise shown from None
+        raise shown from shown.__cause__
     finally:
         if context.held:
             context.held.lock.release()

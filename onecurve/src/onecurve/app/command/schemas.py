@@ -213,12 +213,7 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
     other: Schema = {"properties": {"_target_": {"type": "string", "not": {"enum": [*known]}}}}
     if known and set(targets) == set(known):
         other["required"] = ["_target_"]
-    keys = {key for target in known for key in defined[target]["properties"]}
-    either: list[Schema] = []
-    for target in known:
-        # A class that takes any key takes none that another alone has.
-        others = dict.fromkeys(keys - set(defined[target]["properties"]), False)
-        either.append({"allOf": [{"$ref": f"#/definitions/{target}"}, {"properties": others}]})
+    either: list[Schema] = [{"$ref": f"#/definitions/{target}"} for target in known]
     return {"type": "object", "anyOf": [*either, other]}
 
 

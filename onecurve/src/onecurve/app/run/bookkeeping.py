@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
@@ -85,7 +85,8 @@ class Bookkeeping(Callback):
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if self.cfg.get("test"):
-            reject_without_test(pl_module, data, ", or use test=false")
+            reject_without_test(pl_module)
+            reject_without_test(data)
         if self.checkpoint is not None and trainer.ckpt_path is not None:
             reject_other_network(pl_module, self.checkpoint, str(self.resume))
         self.checkpoint = None
@@ -138,12 +139,15 @@ class Bookkeeping(Callback):
             print(f"resume: the run is over: {end.reason}; to train further add {end.to_continue}")
 
 
-def reject_without_test(task: LightningModule, data: Any, hint: str = "") -> None:
-    """Reject what Lightning would reject only once the test begins, after the training."""
-    for name, part in {"test_step": task, "test_dataloader": data}.items():
-        # Loaders that were passed one by one are the script's matter.
-        if part is not None and not is_overridden(name, part):
-            raise UserError(f"{type(part).__name__} has no {name}; write one{hint}")
+def reject_without_test(part: Any) -> None:
+    """Reject a task or data that Lightning would reject once the test begins, after the training.
+
+    Loaders that a script passes one by one are its own matter.
+    """
+    needed = {LightningModule: "test_step", LightningDataModule: "test_dataloader"}
+    for kind, name in needed.items():
+        if isinstance(part, kind) and not is_overridden(name, part):
+            raise UserError(f"{type(part).__name__} has no {name}; write one, or use test=false")
 
 
 def _early_stopping(cfg: DictConfig) -> dict[str, str]:

@@ -82,10 +82,10 @@ class Run:
         from .instantiate import build_group, build_part, build_task
 
         group = key_of(node)
-        if group == "task":
-            return build_task(self.cfg, **parts)
         if "_target_" in node:
-            return self._ready(build_part(group, node, **parts))
+            is_task = group == "task"
+            part = build_task(self.cfg, **parts) if is_task else build_part(group, node, **parts)
+            return self._ready(part)
         return [self._ready(part) for part in build_group(group, node, self._is_job)]
 
     def trainer(
@@ -189,13 +189,16 @@ class Run:
         return logger
 
     def _ready(self, part: Any) -> Any:
-        """Let a logger continue where the checkpoint was written."""
+        """Let a logger continue where the checkpoint was written; reject what has no test."""
         from lightning.pytorch.loggers import Logger
 
         from ...checkpoint.resume_state import resume_loggers
+        from .bookkeeping import reject_without_test
 
         if isinstance(part, Logger) and self._logs:
             resume_loggers([part], self._logs)
+        if self.cfg.get("test") and "resume" in self.cfg:
+            reject_without_test(part)
         return part
 
     def _callbacks(self, checkpoint: dict[str, Any] | None) -> "list[Callback]":
