@@ -213,7 +213,14 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
     other: Schema = {"properties": {"_target_": {"type": "string", "not": {"enum": [*known]}}}}
     if known and set(targets) == set(known):
         other["required"] = ["_target_"]
-    either: list[Schema] = [{"$ref": f"#/definitions/{target}"} for target in known]
+    keys = {key for target in known for key in defined[target]["properties"]}
+    either: list[Schema] = []
+    for target in known:
+        # A class of the library that takes any key takes none that another alone has.
+        is_ours = target.startswith("onecurve.")
+        more = keys - set(defined[target]["properties"]) if is_ours else ()
+        others = dict.fromkeys(more, False)
+        either.append({"allOf": [{"$ref": f"#/definitions/{target}"}, {"properties": others}]})
     return {"type": "object", "anyOf": [*either, other]}
 
 
