@@ -172,14 +172,17 @@ class Runner:
         if trains and self.inputs is None:
             self.inputs = inputs
         needs_gradient = any(value.requires_grad for value in inputs)
-        if trains and self.by_schedule and self._is_batch(inputs) and not needs_gradient:
+        if trains and self.by_schedule and self._is_batch(inputs):
             if self._losses is not None:
                 raise UserError(
                     f"strategy=pipeline: {type(self.task).__name__}.training_step calls its "
                     "network more than once; use strategy.schedule=gpipe, which takes any number"
                 )
-            outputs, self._losses = self._train(inputs)
-            return tuple(map(_with_gradient, outputs)) if self.loss_check.is_first else outputs
+            if not needs_gradient:
+                outputs, self._losses = self._train(inputs)
+                # Later steps are compared by value alone.
+                first = self.loss_check.is_first
+                return tuple(map(_with_gradient, outputs)) if first else outputs
         if trains and self.by_schedule:
             what = "needs a gradient" if needs_gradient else "is not certainly the batch"
             self._say(f"what enters the network {what}")
