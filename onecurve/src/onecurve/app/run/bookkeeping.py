@@ -86,7 +86,7 @@ class Bookkeeping(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if self.cfg.get("test"):
             reject_without_test(pl_module, data, ", or use test=false")
-        if self.checkpoint is not None and trainer.ckpt_path is not None:
+        if self.checkpoint is not None and getattr(trainer, "resumes", False):
             reject_other_network(pl_module, self.checkpoint, str(self.resume))
         self.checkpoint = None
         self.results.fits += 1
