@@ -103,8 +103,7 @@ AT_THE_TOP = {
     ),
     *(".pre-commit-config.yaml", "Dockerfile", "LICENSE", "Makefile", "README.md", "configs"),
     *("constraints.txt", "deploy", "docs", "vendor"),
-    *("evaluate.py", "export.py", "parity.py", "plan.py", "predict.py", "pyproject.toml"),
-    *("report.py", "src"),
+    *("evaluate.py", "predict.py", "pyproject.toml", "src"),
     "tests",
     "train.py",
 }

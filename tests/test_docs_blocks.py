@@ -96,7 +96,7 @@ def run_by_the_project(project: Path) -> list[str]:
         line
         for page in [*(project / "docs").glob("*.md"), *PAGES]
         for line in commands(page.read_text())
-        if line.startswith("python ") and not any(word in line for word in words)
+        if line.startswith(("python ", "onecurve ")) and not any(word in line for word in words)
     ]
 
 
@@ -194,7 +194,7 @@ def ran(project: Path) -> Path:
     """The project, and what its scripts and the piece of the library's page have made."""
     (piece,) = pieces(LIBRARY / "README.md")
     (project / "shown.py").write_text(piece)
-    export = "export.py checkpoint=runs/first/checkpoints/last.ckpt"
+    export = "onecurve export checkpoint=runs/first/checkpoints/last.ckpt"
     scripts_in(
         project,
         f"train.py {TRAIN} hydra.run.dir=runs/first",

@@ -59,7 +59,7 @@ def test_setup_again_test_and_commit_without_a_network(
     project, _ = hour
     bash("make setup", project)
     for line in (
-        "make test ARGS=tests/test_tasks.py",
+        "make test ARGS=tests/test_task.py",
         ".venv/bin/mypy --version",
         "git add --all",
     ):

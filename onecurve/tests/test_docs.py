@@ -58,10 +58,11 @@ class Traced(Small):
         return super().training_step(batch, batch_idx)
 
 
-def test_a_step_is_at_most_nine_frames_deep() -> None:
+def test_a_step_is_at_most_ten_frames_deep() -> None:
     strategies: dict[str, Any] = {"pipeline": onecurve.Pipeline(), "fsdp": onecurve.FSDP()}
     cases: dict[str, Case] = {
         name: (Traced, made, {"max_epochs": 1}) for name, made in strategies.items()
     }
     deepest = {name: max(logged["frames"]) for name, logged in fits_in_ranks(cases).items()}
-    assert deepest == {"pipeline": 9, "fsdp": 9}
+    # Under pipeline one more: an optimizer's step sees the parameters of this rank.
+    assert deepest == {"pipeline": 10, "fsdp": 9}

@@ -77,7 +77,7 @@ def write_metrics(
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep directory with its report."""
     directory = make_sweep(tmp_path_factory.mktemp("runs") / "grid-sweep")
-    report = [sys.executable, str(PROJECT / "report.py"), str(directory)]
+    report = [sys.executable, "-m", "onecurve", "report", str(directory)]
     environment = {"PYTHONPATH": str(PROJECT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run(report, check=True, env=environment)
     return directory

@@ -125,7 +125,9 @@ FEW = (
         "mode=min",
     ),
 )
-MLP, LENET = ("model=mlp",), ("model=lenet", "data.image_size=32")
+MLP = ("model=mlp",)
+# By a batch, as the plan divides it: not by its parameters.
+LENET = ("model=lenet", "data.image_size=32", "+task.example_shape=[64,1,32,32]")
 TRANSFORMER = (
     "model._target_=sequences.transformer",
     "+model.width=32",

@@ -98,8 +98,14 @@ def test_no_step_asks_for_a_gpu_or_copies_what_is_known_of_a_logged_value(
     train: Cli, module: str, name: str
 ) -> None:
     CALLED.clear()
+    # As in a project: PyTorch's own optimizers ask for a GPU in each step.
+    optimizer = (
+        "optimizer._target_=onecurve.optim.optimizers.build_optimizer",
+        *("+optimizer.algorithm=torch.optim.AdamW", "+optimizer.lr_scale={}"),
+    )
     counts = ("_target_=test_steps_cost.Counts", f"module={module}", f"name={name}")
-    train("trainer.max_steps=2", "test=false", *(f"+callbacks.counts.{each}" for each in counts))
+    callbacks = [f"+callbacks.counts.{each}" for each in counts]
+    train("trainer.max_steps=2", "test=false", *optimizer, *callbacks)
     assert CALLED == [0, 0]
 
 

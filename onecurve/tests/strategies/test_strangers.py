@@ -711,32 +711,6 @@ class Counts(Stranger):
         self.counts["samples"].reset()
 
 
-class OtherInEvaluation(nn.Module):
-    """Its code around the layers depends on its mode, and so does how much it returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, 16), nn.Linear(16, 16)
-        self.last = nn.Linear(16, WIDTH)
-        self.scale = nn.Parameter(torch.full((16,), 0.9))
-
-    def forward(self, inputs: Tensor) -> Any:
-        hidden = self.second(torch.relu(self.first(inputs)) * (0.5 if self.training else 1.5))
-        outputs = self.last(hidden * self.scale)
-        return (outputs, hidden) if self.training else outputs
-
-
-class LooksAtTheMode(Stranger):
-    def __init__(self) -> None:
-        super().__init__(OtherInEvaluation)
-
-    def outputs(self, batch: Any) -> Any:
-        made: Any = self.model(batch["inputs"])
-        if not self.training:
-            return made  # type: ignore[no-any-return]
-        return made[0] + made[1].mean(-1, keepdim=True)
-
-
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "ddp": onecurve.DDP,
     "dp": onecurve.DP,
@@ -779,7 +753,7 @@ EQUAL = [
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),
-    *((task, "pipeline") for task in (LooksAtTheMode, Pruned, HasNoOptimizer)),
+    *((task, "pipeline") for task in (Pruned, HasNoOptimizer)),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
     *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
     *((task, "tensor") for task in (FreezesInItsStep, BoundsInItsStep)),

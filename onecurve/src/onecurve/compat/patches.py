@@ -89,10 +89,7 @@ PATCHES = {
         "a step, or a fit",
     ),
     "optimizers": Patch(
-        (
-            "step of an optimizer and _unscale_grads_ of the scaler, under pipeline alone",
-            *(f"torch.nn.init.{name}" for name in ("orthogonal_", "sparse_", "trunc_normal_")),
-        ),
+        ("step of an optimizer and _unscale_grads_ of the scaler, under pipeline alone",),
         "a rank has gradients of its own stages alone",
         "optimizers that pass over parameters on the meta device",
         "a fit",

@@ -139,7 +139,8 @@ class CallbackAPI(Strategy):
         Returns:
             None if neither the task nor the loader provides them.
         """
-        return example_of(self._connected_module) or first_inputs(self._connected_module.trainer)
+        task = self._connected_module
+        return example_of(task, self.precision_plugin) or first_inputs(task.trainer)
 
     def training_batches(self) -> Iterator[tuple[Any, bool]]:
         """This rank's share of every training batch of an epoch, on its device, as in training.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
@@ -118,9 +119,9 @@ class GlobalBatchDraws(TorchDispatchMode):
         return torch.cat([before, value, after])
 
 
-def example_of(task: LightningModule) -> tuple[Tensor, ...] | None:
-    """The task's `example_input_array`; None if it has none, or one that is no tensors."""
-    example: Any = task.example_input_array
+def example_of(task: LightningModule, precision: Precision) -> tuple[Tensor, ...] | None:
+    """The task's `example_input_array` in a run's precision; None if it is no tensors."""
+    example: Any = precision.convert_input(task.example_input_array)
     inputs = example if isinstance(example, tuple) else (example,)
     return inputs if all(isinstance(value, Tensor) for value in inputs) else None
 

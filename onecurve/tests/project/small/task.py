@@ -1,6 +1,6 @@
 """Classification with cross entropy and accuracy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ class Classification(LightningModule):
         num_classes: int,
         monitor: str = "val/acc",
         mode: Literal["min", "max"] = "max",
+        example_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         # `load_from_checkpoint` hands over their configuration, a run the parts themselves.
@@ -32,6 +33,8 @@ class Classification(LightningModule):
         self.build_scheduler = instantiate(scheduler) if isinstance(scheduler, dict) else scheduler
         self.monitor = monitor
         self.mode = mode
+        if example_shape is not None:
+            self.example_input_array = torch.zeros(1).expand(*example_shape)
         self.val_acc = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
         self.test_acc = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
 

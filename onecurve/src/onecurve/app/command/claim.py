@@ -54,7 +54,10 @@ def _override(config: DictConfig) -> str:
 
 def stop_once(error: UserError) -> NoReturn:
     """Show the error once per node: all ranks that torchrun or srun started come to it."""
-    ranks = machine.ranks_around()
+    try:
+        ranks = machine.ranks_around()
+    except UserError:  # variables of a launcher that are no numbers: which rank this is is unknown
+        ranks = None
     if ranks is None or ranks.local_rank == 0:
         stop(error)
     # torchrun ends the others as soon as one has ended.

@@ -87,7 +87,7 @@ class Bookkeeping(Callback):
         if self.cfg.get("test"):
             reject_without_test(pl_module)
             reject_without_test(data)
-        if self.checkpoint is not None and trainer.ckpt_path is not None:
+        if self.checkpoint is not None and getattr(trainer, "resumes", False):
             reject_other_network(pl_module, self.checkpoint, str(self.resume))
         self.checkpoint = None
         self.results.fits += 1

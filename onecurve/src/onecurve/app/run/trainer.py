@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -73,11 +74,15 @@ class RunTrainer(Trainer):
 
     Attributes:
         earlier_steps: Progress before the run was resumed with steps of another size.
+        resumes: Whether the current fit resumes from a checkpoint: `ckpt_path` is set later.
     """
 
     earlier_steps: EarlierSteps | None = None
+    resumes: bool = False
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
+        passed = signature(Trainer.fit).bind(self, *args, **kwargs).arguments
+        self.resumes = passed.get("ckpt_path") is not None
         with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
             super().fit(*args, **kwargs)
 

@@ -130,7 +130,7 @@ class PipelineParallel(Parallelism):
             list(calls.values()),
             Partition.of(
                 # All ranks must divide it at the same layers.
-                task.trainer.strategy.broadcast(shapes.costs(example_of(task))),
+                task.trainer.strategy.broadcast(shapes.costs(example_of(task, self.precision))),
                 num_ranks=self.ranks.sizes.pipeline,
                 stages_per_rank=self.stages_per_rank,
                 v_shaped=self.schedule == "zbv",

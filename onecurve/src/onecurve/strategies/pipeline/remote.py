@@ -169,16 +169,11 @@ def set_up_optimizers(
 def _on_local_parameters(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
     def on_local_parameters(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        full = [group["params"] for group in optimizer.param_groups]
+        # In the closure a task finds all parameters.
+        full = _parameters(optimizer, [group["params"] for group in optimizer.param_groups])
 
         def with_all(value: Any) -> Any:
-            """The closure, in which a task finds all parameters."""
-
-            def closure() -> Any:
-                with _parameters(optimizer, full):
-                    return value()
-
-            return closure if callable(value) else value
+            return full(value) if callable(value) else value
 
         with _local_parameters(optimizer):
             return step(*map(with_all, args), **{n: with_all(v) for n, v in kwargs.items()})

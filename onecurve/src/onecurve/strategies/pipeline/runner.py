@@ -26,7 +26,9 @@ from torch import Tensor
 from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
+from ..collectives import with_hook
 from ..layout import changed
+from ..returned import reject_without_gradient
 from ..step import TaskStep
 from ..weight import rows, weight_of
 from .fill_drain import through_stages
@@ -170,14 +172,17 @@ class Runner:
         if trains and self.inputs is None:
             self.inputs = inputs
         needs_gradient = any(value.requires_grad for value in inputs)
-        if trains and self.by_schedule and self._is_batch(inputs) and not needs_gradient:
+        if trains and self.by_schedule and self._is_batch(inputs):
             if self._losses is not None:
                 raise UserError(
                     f"strategy=pipeline: {type(self.task).__name__}.training_step calls its "
                     "network more than once; use strategy.schedule=gpipe, which takes any number"
                 )
-            outputs, self._losses = self._train(inputs)
-            return outputs
+            if not needs_gradient:
+                outputs, self._losses = self._train(inputs)
+                # Later steps are compared by value alone.
+                first = self.loss_check.is_first
+                return tuple(map(_with_gradient, outputs)) if first else outputs
         if trains and self.by_schedule:
             what = "needs a gradient" if needs_gradient else "is not certainly the batch"
             self._say(f"what enters the network {what}")
@@ -296,6 +301,18 @@ class Runner:
         return loss
 
 
+def _with_gradient(output: Tensor) -> Tensor:
+    """The same tensor, but a loss that is computed of it requires a gradient, unless detached."""
+    if not output.is_floating_point():
+        return output
+
+    def ran(_: Tensor) -> None:
+        raise RuntimeError("the output of a schedule does not require grad")  # see `explained`
+
+    # Cloned, because a step may change it in place.
+    return with_hook(output.requires_grad_().clone(), ran)
+
+
 def _declares_loss(task: LightningModule) -> bool:
     """Whether a task has a method ``loss(outputs, targets)``; a module or a function is no promise.
 
@@ -319,15 +336,18 @@ class LossCheck:
     """Whether autocast computes in 16 bits."""
     at_once: bool
     """Whether to read every comparison."""
+    is_first: bool = True
+    """Whether no step was compared yet. In the first one a loss without a gradient is rejected."""
     _wrong: Tensor | None = None
-    _is_first: bool = True
 
     def compare(self, returned: Tensor, losses: Tensor) -> None:
         """Compare a step's loss with the mean of micro-batches, given it and that of their sizes.
 
         The difference is relative to the mean of absolute values: losses of both signs cancel out.
         """
-        if returned.requires_grad:
+        if self.is_first:
+            reject_without_gradient(self.module, returned)
+        elif returned.requires_grad:
             raise self._another("depends on parameters beside its network")
         relative = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
         value, (mean, size) = returned.detach().double().reshape(()), losses.unbind()
@@ -341,9 +361,9 @@ class LossCheck:
             wrong if self._wrong is None else torch.where(self._wrong[0] > 0, self._wrong, wrong)
         )
         trainer = self.module.trainer
-        if self.at_once or self._is_first or logs_now(trainer) or trainer.is_last_batch:
+        if self.at_once or self.is_first or logs_now(trainer) or trainer.is_last_batch:
             self.read()
-        self._is_first = False
+        self.is_first = False
 
     def read(self) -> None:
         """Wait for the device, and raise the error if a difference was found."""

@@ -27,7 +27,7 @@ class CausalLM(FineTuning):
         return Perplexity(ignore_index=-100)
 
     def weight(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """The labels that the loss is a mean over: those after each position that are not padding."""
+        """The labels that the loss is a mean over: the next tokens that are not padding."""
         return (batch["labels"][:, 1:] != -100).sum()
 
     def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:

@@ -1,7 +1,9 @@
 """Classification: one label per image."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Unpack
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -18,6 +20,7 @@ class Classification(Task):
     Args:
         num_classes: Number of labels.
         label_smoothing: Share of the target spread evenly over all classes.
+        example_shape: The shape of a batch, by which `strategy=pipeline` estimates the layers' work.
         parts: The network, which maps images (N, C, H, W) to logits (N, num_classes), and how it is
             optimized: see `Parts`.
     """
@@ -26,10 +29,13 @@ class Classification(Task):
         self,
         num_classes: int,
         label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0,
+        example_shape: Sequence[int] | None = None,
         **parts: Unpack[Parts],
     ) -> None:
         super().__init__(**parts)
         self.label_smoothing = label_smoothing
+        if example_shape is not None:
+            self.example_input_array = torch.zeros(1).expand(*example_shape)
         self.val_acc = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
         self.test_acc = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
 
