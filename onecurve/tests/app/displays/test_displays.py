@@ -106,7 +106,6 @@ def test_every_display_is_there_once(trained: Cli, name: str) -> None:
 
     once = Counter(tags["images"] + tags["tensors"] + tags["histograms"])
     assert set(once.values()) == {1}
-    assert tags["graph"] is True
     assert events.steps("images") == [0]
     assert events.steps("confusion_matrix") == events.steps("predictions") == [STEPS]
     assert events.steps("custom_scalars__config__") == [0]
@@ -152,7 +151,7 @@ def test_pictures_are_of_the_data(trained: Cli) -> None:
 
 
 OFF = (
-    "charts", "text", "graph", "images", "learning_rates", "gradient_norm",
+    "charts", "text", "images", "learning_rates", "gradient_norm",
     "histograms", "confusion_matrix", "pr_curves", "predictions", "embedding",
 )  # fmt: skip
 
@@ -163,7 +162,6 @@ def test_each_display_can_be_switched_off(train: Cli) -> None:
     run = train("callbacks=[tensorboard]", *off).run
     tags = Events(run).read.Tags()
     assert not tags["images"] + tags["tensors"] + tags["histograms"]
-    assert tags["graph"] is False
     assert {name for name in tags["scalars"] if "/" not in name} == {"epoch"}
 
 

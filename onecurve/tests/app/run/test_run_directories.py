@@ -84,13 +84,13 @@ def test_nothing_is_written_into_a_directory_that_is_taken(
 @pytest.mark.long
 def test_the_newest_run_is_not_the_last_by_name(train: Cli, cli: Cli, tmp_path: Path) -> None:
     named = train(*SHORT, "hydra.run.dir=runs/zzz/a/b").run
-    train(*SHORT, "hydra.run.dir=runs/NAME")
-    elsewhere = tmp_path / "elsewhere"
-    train(*SHORT, f"hydra.run.dir={elsewhere}")
+    newest = train(*SHORT, "hydra.run.dir=runs/NAME").run
+    # Neither a run outside of the folder of runs, nor a job of a sweep.
+    train(*SHORT, f"hydra.run.dir={tmp_path}/outside")
     train(*SHORT, "-m", "seed=1,2")
     # Some folder of the project, and not that in which it was made.
     again = cli("train.py", "resume=last", "trainer.max_epochs=2")
-    assert f"continuing {elsewhere} from last.ckpt" in again.out
+    assert f"continuing {newest} from last.ckpt" in again.out
     dated = train(*SHORT).run
     assert f"continuing {dated} from" in cli("train.py", "resume=last").out
     # What was resumed is the newest again.

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_method
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from ... import machine
@@ -40,7 +40,7 @@ def run(work: str, context: RunContext, config: DictConfig) -> None:
         if refusal is None and isinstance(error, OmegaConfBaseException):
             refusal = in_one_line(error, config)
         reports = context.members.reports_failure()
-        _record(context, config, error, refusal, reports)
+        _record(context, error, refusal, reports)
         shown = refusal or error
         if interrupted(shown) and not isinstance(shown, RankFailed):
             raise KeyboardInterrupt from shown
@@ -77,7 +77,6 @@ def resolve_files(config: DictConfig) -> None:
 
 def _record(
     context: RunContext,
-    config: DictConfig,
     error: BaseException,
     refusal: UserError | None,
     reports: bool,
@@ -87,10 +86,9 @@ def _record(
     writes = reports if machine.ranks_around() else context.members.is_first
     if writes and refusal:
         was_empty = context.held is not None and context.held.was_empty
-        runs = OmegaConf.select(config, "paths.runs")
-        record.rejected(context.run_dir, was_empty, runs, str(refusal))
+        record.rejected(context.run_dir, was_empty, str(refusal))
     elif writes:
         how = describe_failure(error)
         record.unfinished(context.run_dir, was_stopped(error), how)
     if context.held and not was_stopped(error):
-        record.restore_configuration(context.held)
+        record.restore_overrides(context.held)

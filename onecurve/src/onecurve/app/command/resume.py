@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from ...checkpoint.file import is_sharded, newest_checkpoint
 from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
 from ...errors import UserError
-from ..run.record import external_runs, parsed, quoted, reject_locked, text_of
+from ..run.record import parsed, quoted, reject_locked, text_of
 
 ADDRESSES = ("resume", "checkpoint", DIRPATH, "init", "init.file")
 FILES = ("resume", "checkpoint", "init.file")
@@ -98,16 +98,14 @@ def _stored_config(run_dir: Path) -> dict[str, Any]:
 def _newest_run(overrides: list[str], config_dir: Path, config_name: str) -> Path:
     """The directory of the training run that was started last, of `task=` if that is given.
 
-    Runs may lie in folders below that of the project's runs, and elsewhere if they are listed
-    there. Jobs of sweeps are left out: a sweep is resumed by its own command, one job by its
-    directory.
+    Runs are in folders below that of the project's runs. Jobs of sweeps are left out: a sweep is
+    resumed by its own command, one job by its directory.
     """
     places = [argument for argument in overrides if argument.startswith(("paths.", "paths="))]
     with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
         runs = Path(os.path.abspath(compose(config_name, places).paths.runs))
     tasks = [_value(argument) for argument in overrides if argument.startswith("task=")]
-    found = dict.fromkeys([*_run_directories(runs), *external_runs(runs)])
-    for run_dir in sorted(found, key=_started, reverse=True):
+    for run_dir in sorted(_run_directories(runs), key=_started, reverse=True):
         if _is_training(run_dir, tasks[-1] if tasks else None):
             return run_dir.resolve()
     of_task = f" of task={tasks[-1]}" if tasks else ""

@@ -1,12 +1,11 @@
 """Displays a run in TensorBoard or in Weights & Biases: images, curves and histograms.
 
-The displays of every task are here: its configuration, graph, data, weights, and what it shows by
-itself. Those of classification are in `classification.py`.
+The displays of every task are here: its configuration, data, weights, and what it shows by itself.
+Those of classification are in `classification.py`.
 """
 
 import json
 import shlex
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -16,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.trainer.states import TrainerFn
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ...batch.random import draw_from, global_seed, kept_state
@@ -57,7 +56,7 @@ class Displays(Callback):
         return f"{type(self).__name__}-{self.options.writer}"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the writer; draw the graph before the network is sharded or split."""
+        """Find the writer, and whether the run is a new one."""
         if stage != "fit":
             return
         writer = find_writer(trainer, self.options.writer)
@@ -66,10 +65,6 @@ class Displays(Callback):
         # Rank 0's answer counts: it may have begun the run by now.
         self._is_new = self._names_wanted = trainer.strategy.broadcast(is_new)
         self._writer = writer if trainer.is_global_zero else None
-        if self.options.graph and self._is_new:
-            example = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
-            if self._writer:
-                _show_graph(self._writer, pl_module, example)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._writer and self._is_new and self.options.text:
@@ -163,40 +158,6 @@ def _show_text(writer: Any, run_dir: Path) -> None:
     environment = json.loads((run_dir / "environment.json").read_text())
     writer.text("command", shlex.join(environment["command"]))
     writer.text("configuration", (run_dir / "config.yaml").read_text())
-
-
-class _Forward(nn.Module):
-    """Only the network's part of a task: the rest cannot be traced."""
-
-    def __init__(self, task: LightningModule) -> None:
-        super().__init__()
-        for name, child in task.named_children():
-            if next(child.parameters(), None) is not None:
-                self.add_module(name, child)
-        self._forward = type(task).forward.__get__(task)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self._forward(*inputs)
-
-
-def _show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | None) -> None:
-    """The modules and the tensors between them, for one sample."""
-    was_training = task.training
-    try:
-        if inputs is None:
-            raise ValueError("neither example_input_array nor prepare(batch) says what enters it")
-        task.eval()
-        one = tuple(value[:1].cpu() for value in inputs)
-        with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
-            warnings.simplefilter("ignore")
-            # The name of the class is the title of the graph.
-            named = type(type(task).__name__, (_Forward,), {})
-            writer.graph(named(task), one)
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        say(f"callbacks.tensorboard.graph: the network cannot be traced: {reason}")
-    finally:
-        task.train(was_training)
 
 
 def _first_images(batch: Any, count: int) -> Batch | None:

@@ -15,7 +15,6 @@ class Options(Config):
     run_dir: str = Field(description="The run directory.")
     charts: bool = Field(False, description="Training and validation of a metric in one chart.")
     text: bool = Field(False, description="The command and the resolved configuration.")
-    graph: bool = Field(False, description="The graph of the network's modules.")
     images: int = Field(0, ge=0, description="How many training images to show.")
     learning_rates: bool = Field(False, description="The rate of each parameter group.")
     gradient_norm: bool = Field(False, description="The norm of all gradients, before clipping.")

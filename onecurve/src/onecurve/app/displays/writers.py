@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
 from .classification import precision_and_recall, precision_recall_figure
 
@@ -35,9 +35,6 @@ class TensorBoardWriter:
     def text(self, name: str, text: str, step: int = 0) -> None:
         """A text, indented: Markdown leaves it as it is."""
         self._add("text", name, "    " + text.replace("\n", "\n    "), step)
-
-    def graph(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._add("graph", module, inputs)
 
     def charts(self, names: Sequence[str]) -> None:
         """Training, validation and test of a metric in one chart, in the tab "Custom scalars"."""

@@ -1,10 +1,10 @@
 """What predict.py needs: a callback that writes what a trained task predicts for every sample.
 
-Predictions are written by their type: as a table, images, text, or tensors.
+Predictions are written by their type: as a table, text, or tensors.
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from lightning.pytorch import (
 )
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -30,7 +29,6 @@ from ...batch.share import SharedLoader
 from ...compat.of_lightning import loaders_of
 from ...compat.of_torch import tree_leaves
 from ...errors import UserError
-from ...figures import image_grid
 from ...strategies.callback_api import CallbackAPI
 from ...strategies.prepare import prepared
 from .protocols import Predicts, ReadsImages
@@ -40,10 +38,8 @@ if TYPE_CHECKING:
     from .run import Run
 
 MOST_COLUMNS = 100
-MOST_IMAGES = 100
 BATCH_SIZE = 64  # for a data module that has none
-SUFFIXES = (".csv", ".txt", ".png", ".pt")
-Written = list[tuple[str, Path]]
+SUFFIXES = (".csv", ".txt", ".pt")
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 
 
@@ -153,11 +149,9 @@ class PredictionWriter(Predictions):
                         "it predicts for each sample, such as a tensor (N,) or (N, C)"
                     )
                 place = _with_suffix(output, f"-{number}") if len(of_loaders) > 1 else output
-                figure = bool(self.options.get("figure"))
-                rows, written = _write(each, place, self.files, self.class_names, figure)
+                rows, path = _write(each, place, self.files, self.class_names)
                 count += rows
-                for what, path in written:
-                    print(f"{what}: {invocation_of(self.run.dir).short(path)}")
+                print(f"{rows} predictions: {invocation_of(self.run.dir).short(path)}")
         self.run.record(predictions=count)
 
     @contextmanager
@@ -180,11 +174,6 @@ class PredictionWriter(Predictions):
             raise UserError(
                 f"predict.images={images}: the data of this checkpoint ({type(data).__name__}) "
                 "are not images read from files; leave predict.images out"
-            )
-        if self.options.get("figure") and not images:
-            raise UserError(
-                "predict.figure=true: shows files with their classes; name them, such as "
-                "predict.images=photos"
             )
 
 
@@ -266,48 +255,24 @@ def predict_on_test_set(data: LightningDataModule) -> bool:
 
 
 def _write(
-    predictions: Any,
-    output: Path,
-    files: Sequence[Path] | None,
-    class_names: Sequence[str],
-    figure: bool = False,
-) -> tuple[int, Written]:
-    """Write the predictions of a data set; returns the number of rows, and what was written.
-
-    Numbers (N,) or (N, C), or a dictionary of columns (N,), become `output.csv`; of image files,
-    probabilities (N, C) become the class of each. Bytes (N, C, H, W) of grey values or colours
-    become pictures in the folder `output`, a list of strings `output.txt`, and everything else
-    `output.pt`, for ``torch.load``. Rows without files are numbered, columns without names as well.
-    """
-    shape = predictions.shape if isinstance(predictions, Tensor) else None
-    if files and shape == (len(files), len(class_names)):
-        return len(files), _write_classes(predictions, files, class_names, output, figure)
-    if figure:
-        raise UserError(
-            "predict.figure=true: shows classes, and this task predicts something else; leave it "
-            "out"
-        )
-    count, path = _write_rows(predictions, output, files, class_names)
-    return count, [(f"{count} predictions", path)]
-
-
-def _write_rows(
     predictions: Any, output: Path, files: Sequence[Path] | None, class_names: Sequence[str]
 ) -> tuple[int, Path]:
-    if columns := _columns(predictions, class_names):
+    """Write the predictions of a data set; returns the number of rows, and the file.
+
+    Numbers (N,) or (N, C), or a dictionary of columns (N,), become `output.csv`; of image files,
+    probabilities (N, C) become the class of each. A list of strings becomes `output.txt`, and
+    everything else `output.pt`, for ``torch.load``. Rows without files are numbered, columns
+    without names as well.
+    """
+    if columns := _columns(predictions, class_names, bool(files)):
         path = _with_suffix(output, ".csv")
         count = len(next(iter(columns.values())))
         names: Sequence[object] = files or range(count)
-        header = ["file" if files else "sample", *columns]
-        _write_table(path, header, zip(names, *columns.values(), strict=True))
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["file" if files else "sample", *columns])
+            writer.writerows(zip(names, *columns.values(), strict=True))
         return count, path
-    if _are_pictures(predictions):
-        path = _with_suffix(output, "")
-        path.mkdir(exist_ok=True)
-        for number, image in enumerate(predictions):
-            pixels = image.permute(1, 2, 0).squeeze(-1).contiguous().numpy()
-            Image.fromarray(pixels).save(path / f"{number:05}.png")
-        return len(predictions), path
     if _are_texts(predictions):
         path = _with_suffix(output, ".txt")
         # A blank line separates texts of several lines.
@@ -326,46 +291,25 @@ def _write_rows(
     return len(leaves[0] if is_rows else predictions), path
 
 
-def _write_classes(
-    probabilities: Tensor, files: Sequence[Path], names: Sequence[str], output: Path, figure: bool
-) -> Written:
-    """Write the class of each image; the figure has the least certain ones, those first."""
-    best = probabilities.max(dim=1)
-    labels = [names[index] for index in best.indices.tolist()]
-    rows = list(zip(files, labels, best.values.tolist(), strict=True))
-    table = _with_suffix(output, ".csv")
-    header = ["file", "class", "probability"]
-    _write_table(table, header, ((file, label, f"{share:.4f}") for file, label, share in rows))
-    written = [(f"{len(rows)} images classified", table)]
-    if figure:
-        least_certain = sorted(rows, key=lambda row: row[2])[:MOST_IMAGES]
-        images = [Image.open(file).convert("RGB") for file, _, _ in least_certain]
-        titles = [f"{label} {share:.0%}" for _, label, share in least_certain]
-        sheet = table.with_suffix(".png")
-        image_grid(images, titles).savefig(sheet, dpi=100)
-        written.append(("Contact sheet", sheet))
-    return written
-
-
 def _with_suffix(output: Path, suffix: str) -> Path:
     """The path with this suffix in place of another one of `SUFFIXES`."""
     plain = output.with_suffix("") if output.suffix in SUFFIXES else output
     return plain.with_name(plain.name + suffix)
 
 
-def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
-def _columns(predictions: Any, class_names: Sequence[str]) -> dict[str, list[Any]] | None:
+def _columns(
+    predictions: Any, class_names: Sequence[str], of_files: bool
+) -> dict[str, list[Any]] | None:
     """The columns of a table by name; None for predictions of another form."""
     if isinstance(predictions, Tensor) and predictions.ndim == 1:
         return {"prediction": _cells(predictions)}
     if isinstance(predictions, Tensor) and predictions.ndim == 2:
         count = predictions.shape[1]
+        if of_files and count == len(class_names):
+            best = predictions.max(dim=1)
+            labels = [class_names[index] for index in best.indices.tolist()]
+            shares = [f"{share:.4f}" for share in best.values.tolist()]
+            return {"class": labels, "probability": shares}
         if not 0 < count <= MOST_COLUMNS:
             return None
         numbers = [str(number) for number in range(count)]
@@ -394,11 +338,6 @@ def _cells(column: Tensor | list[str]) -> list[Any]:
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
-
-
-def _are_pictures(value: Any) -> bool:
-    is_bytes = isinstance(value, Tensor) and value.dtype == torch.uint8
-    return is_bytes and value.ndim == 4 and value.shape[1] in (1, 3, 4)
 
 
 def _image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:

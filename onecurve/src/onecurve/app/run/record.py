@@ -1,8 +1,8 @@
 """The run directory: its lock, the files that describe a run, and the command that started it.
 
 The files are config.yaml, environment.json and metrics.json; logs, metrics.csv and checkpoints are
-written by others. A run directory outside of the project's folder of runs is listed in that folder.
-An override in a printed command is quoted twice: for Hydra's grammar, and then for the shell.
+written by others. An override in a printed command is quoted twice: for Hydra's grammar, and then
+for the shell.
 """
 
 import json
@@ -35,8 +35,7 @@ from .stored import STORED
 LOCK = ".lock"
 # Names the process, in a file of its own: on Windows a locked file cannot be written.
 HOLDER = ".holder"
-EXTERNAL = ".elsewhere"  # the list of runs outside of the folder of runs, in that folder
-CONFIGURATION = (".hydra/overrides.yaml", ".hydra/hydra.yaml", ".hydra/config.yaml", "config.yaml")
+OVERRIDES = ".hydra/overrides.yaml"
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
 
@@ -47,9 +46,6 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
         yaml.safe_dump(config[STORED], sort_keys=False, allow_unicode=True)
     )
     _write_json(run_dir / "environment.json", _environment(config))
-    runs, is_job = (config.get("paths") or {}).get("runs"), "job" in (config.get("sweep") or {})
-    if runs and not is_job:
-        list_external(run_dir, Path(os.path.abspath(runs)))
     _write_json(run_dir / "metrics.json", {"status": "running"})
 
 
@@ -88,35 +84,31 @@ def read_metrics(run_dir: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def rejected(run_dir: Path, was_empty: bool, runs: str | None, error: str | None = None) -> None:
+def rejected(run_dir: Path, was_empty: bool, error: str) -> None:
     """Remove the directory of a run that was rejected before it did anything.
 
     One that had files before the run is kept, and one in which the run had begun says why it ended.
-    `runs` is the project's folder of runs, if it has one.
     """
     begun = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
     if begun or not was_empty:
         unfinished(run_dir, error=error)
         return
     shutil.rmtree(run_dir)
-    if runs:
-        unlist_external(run_dir, Path(os.path.abspath(runs)))
     _remove_empty(run_dir.parents[:2])
 
 
-def restore_configuration(held: "LockedDirectory") -> None:
-    """Restore the configuration of a resumed run that failed before it trained or saved anything.
+def restore_overrides(locked: "LockedDirectory") -> None:
+    """Restore the overrides of a resumed run that failed before it trained or saved anything.
 
     Otherwise an override that cannot work would be part of every later `resume=last`.
     """
-    overrides = held.run_dir / CONFIGURATION[0]
-    if overrides not in held.before or _size(held.run_dir / "metrics.csv") > held.logged:
+    file = locked.run_dir / OVERRIDES
+    if locked.overrides is None or _size(locked.run_dir / "metrics.csv") > locked.logged:
         return
-    resumed = overrides.stat().st_mtime
-    saved = (held.run_dir / "checkpoints").rglob("*")
+    resumed = file.stat().st_mtime
+    saved = (locked.run_dir / "checkpoints").rglob("*")
     if all(path.stat().st_mtime < resumed for path in saved):
-        for path, content in held.before.items():
-            path.write_bytes(content)
+        file.write_bytes(locked.overrides)
 
 
 def _size(path: Path) -> int:
@@ -189,7 +181,7 @@ class LockedDirectory(NamedTuple):
     run_dir: Path
     lock: FileLock
     was_empty: bool
-    before: dict[Path, bytes]  # files of an earlier run's configuration
+    overrides: bytes | None  # the file of an earlier run
     logged: int  # the size of its metrics.csv
 
     def discard(self) -> None:
@@ -238,9 +230,9 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
     while lock is None:
         reject_locked(run_dir, override)
         lock = lock_run(run_dir)
-    files = [file for name in CONFIGURATION if (file := run_dir / name).is_file()]
-    before = {file: file.read_bytes() for file in files}
-    return LockedDirectory(run_dir, lock, was_empty, before, _size(run_dir / "metrics.csv"))
+    file = run_dir / OVERRIDES
+    overrides = file.read_bytes() if file.is_file() else None
+    return LockedDirectory(run_dir, lock, was_empty, overrides, _size(run_dir / "metrics.csv"))
 
 
 @contextmanager
@@ -287,40 +279,6 @@ def _is_locked(path: Path) -> bool:
         return True
     lock.release()
     return False
-
-
-# Runs outside of the folder of runs
-
-
-def list_external(run_dir: Path, runs: Path) -> None:
-    """Add a run to the list of those outside of the folder of runs, unless it is in there."""
-    if run_dir.is_relative_to(runs) or run_dir in external_runs(runs):
-        return
-    runs.mkdir(parents=True, exist_ok=True)
-    with (runs / EXTERNAL).open("a") as file:
-        file.write(json.dumps(str(run_dir)) + "\n")
-
-
-def unlist_external(run_dir: Path, runs: Path) -> None:
-    """Remove a run from the list; an empty list, and an empty folder of runs, are removed."""
-    left = [path for path in external_runs(runs) if path != run_dir]
-    if left == external_runs(runs):
-        return
-    if left:
-        (runs / EXTERNAL).write_text("".join(json.dumps(str(path)) + "\n" for path in left))
-        return
-    (runs / EXTERNAL).unlink()
-    if not any(runs.iterdir()):
-        runs.rmdir()
-
-
-def external_runs(runs: Path) -> list[Path]:
-    """The runs on the list, oldest first; some may be gone."""
-    try:
-        lines = (runs / EXTERNAL).read_text().splitlines()
-    except OSError:
-        return []
-    return [Path(json.loads(line)) for line in lines if line.endswith('"')]
 
 
 # The command of a run, and commands and paths that are printed for the user to copy

@@ -1,7 +1,5 @@
 """The charts of a report: curves by Plotly, and what Optuna draws of a study of all jobs."""
 
-import math
-import re
 import warnings
 from collections.abc import Sequence
 from html import escape
@@ -11,15 +9,11 @@ import optuna.visualization as draw
 import plotly.graph_objects as go
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
-from plotly.colors import sample_colorscale
 
 from .results import DIRECTIONS, LOSS, Job, SweepResults, as_number, label, short_keys, shown
 
 LEGEND_LETTERS = 60  # of a job's overrides in a legend
-LEGEND_NAMES = 8  # of jobs that share a curve, in a legend
 AXIS_LETTERS = 24  # of a text on an axis
-COINCIDING = 1e-3  # largest relative difference of two curves that are drawn as one
-LIGHTEST = 0.45  # the worst job's line, on the scale from white to dark blue
 FEWEST_TRIALS = 4  # for the importance of parameters
 MOST_VALUES = 12  # numbers of a key that are spaced evenly on an axis, as texts are
 LOGARITHMIC = 10.0  # ratio of the largest and the smallest number from which on an axis is such
@@ -39,39 +33,19 @@ def charts_of(sweep: SweepResults) -> dict[str, go.Figure]:
     found = {name: figure for name, figure in found.items() if figure.data}
     for figure in found.values():
         top = 90 if figure.layout.updatemenus else 60
-        figure.update_layout(template="plotly_white", height=420, margin={"t": top, "b": 50})
+        figure.update_layout(height=420, margin={"t": top, "b": 50})
         figure.update_layout(title={"x": 0.01, "xanchor": "left", "y": 0.96, "yref": "container"})
     return found
 
 
 def _curves(sweep: SweepResults, metric: str) -> go.Figure:
-    """A metric by step: a line for each job that logged it more than once.
-
-    Jobs whose curves coincide share a line, which has all their names.
-    """
-    groups: list[list[Job]] = []
+    """A metric by step: a line for each job that logged it more than once."""
+    figure = go.Figure()
     for job in sweep.jobs:
         if len(job.curves[metric]) > 1:
-            coinciding = (
-                group for group in groups if _difference(group[0], job, metric) <= COINCIDING
-            )
-            if group := next(coinciding, None):
-                group.append(job)
-            else:
-                groups.append([job])
-    figure = go.Figure()
-    for group in groups:
-        lines = []
-        for job in group:
+            steps, values = zip(*job.curves[metric], strict=True)
             name = f"{job.name}: {label(job.overrides, sweep.keys)}".removesuffix(": ")
-            lines.append(escape(shown(name, LEGEND_LETTERS)))
-        if more := lines[LEGEND_NAMES:]:
-            lines[LEGEND_NAMES:] = [f"and {len(more)} more"]
-        if len(group) > 1:
-            most = max(_difference(group[0], job, metric) for job in group)
-            lines.append(f"(equal to {most:.0e})" if most else "(equal)")
-        steps, values = zip(*group[0].curves[metric], strict=True)
-        figure.add_scatter(x=steps, y=values, name="<br>".join(lines))
+            figure.add_scatter(x=steps, y=values, name=escape(shown(name, LEGEND_LETTERS)))
     buttons = [
         {"label": scale, "method": "relayout", "args": [{"yaxis.type": scale}]}
         for scale in ("linear", "log")
@@ -84,36 +58,12 @@ def _curves(sweep: SweepResults, metric: str) -> go.Figure:
     return figure.update_layout(showlegend=True, hoverlabel={"namelength": -1})
 
 
-def _difference(first: Job, other: Job, metric: str) -> float:
-    """The largest relative difference of two curves; infinite for other steps or NaN."""
-    steps, values = zip(*first.curves[metric], strict=True)
-    if steps != tuple(step for step, _ in other.curves[metric]):
-        return math.inf
-    pairs = [(a, b) for a, (_, b) in zip(values, other.curves[metric], strict=True) if a != b]
-    if any(not math.isfinite(a - b) for a, b in pairs):
-        return math.inf
-    return max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs), default=0.0)
-
-
 def _of_study(sweep: SweepResults) -> dict[str, go.Figure]:
     """Parallel coordinates of the complete jobs, and how a search went."""
     study, names = _study(sweep), [escape(each.name) for each in sweep.objectives]
     if len(names) > 1:
         study.set_metric_names(names)
-    parallel = draw.plot_parallel_coordinate(study, target_name=names[0])
-    parallel.update_traces(opacity=1, line_width=2)
-    # Lines pass beneath the values of an axis, which are left of it, and right of the last one.
-    parallel.update_annotations(bgcolor="rgba(255, 255, 255, 0.9)", font_size=12, xshift=-6)
-    last = len(sweep.keys)  # the first axis is the objective's
-    parallel.update_annotations(xanchor="left", xshift=6, selector={"x": last})
-    parallel.update_xaxes(range=[-0.2, last + 0.5])
-    for trace in parallel.data:
-        if trace.mode == "lines" and trace.line.color.startswith("rgb"):
-            trace.line.color = _darker(trace.line.color)
-        elif trace.mode == "markers":
-            scale = trace.marker.colorscale
-            trace.marker.colorscale = [(place, _darker(colour)) for place, colour in scale]
-    found = {"parallel": parallel}
+    found = {"parallel": draw.plot_parallel_coordinate(study, target_name=names[0])}
     if len(names) == 2:
         found["pareto"] = draw.plot_pareto_front(study, target_names=names)
     if sweep.is_search and len(names) == 1:
@@ -125,13 +75,6 @@ def _of_study(sweep: SweepResults) -> dict[str, go.Figure]:
         if sum(job.finished for job in sweep.jobs) >= FEWEST_TRIALS:
             found["importance"] = draw.plot_param_importances(study, target_name=names[0])
     return found
-
-
-def _darker(colour: str) -> str:
-    """A colour of Optuna's scale, which begins with white, on the darker half of the scale."""
-    red = int(re.findall(r"\d+", colour)[0])
-    (found,) = sample_colorscale("Blues", [LIGHTEST + (1 - LIGHTEST) * (255 - red) / 255])
-    return str(found)
 
 
 def _study(sweep: SweepResults) -> optuna.Study:
