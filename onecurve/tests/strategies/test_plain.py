@@ -219,6 +219,35 @@ def what_is_left_on_the_module(single: bool) -> Any:
     return sorted(vars(net)), type(copy.deepcopy(net)).__name__
 
 
+class LookAtOptimizers(Callback):
+    """Notes attributes and hooks of optimizers, in a step and after the fit."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        for optimizer in trainer.optimizers:
+            found = vars(optimizer).items()
+            hooks = {name: len(value) for name, value in found if name.endswith("_hooks")}
+            own = {name: getattr(value, "__qualname__", "") for name, value in found}
+            self.seen.append((hooks, own, optimizer.defaults))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_train_batch_start(trainer)
+
+
+def what_is_set_on_optimizers(single: bool) -> Any:
+    class Fused(Net):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), 0.01, fused=True)
+            return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+    looks = LookAtOptimizers()
+    for net in (Net(), Fused()):
+        trainer(single, max_epochs=1, callbacks=[looks]).fit(net, loader())
+    return looks.seen
+
+
 @pytest.fixture
 def _no_seed_in_the_environment() -> Iterator[None]:
     with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
@@ -243,6 +272,7 @@ def _no_seed_in_the_environment() -> Iterator[None]:
         empty_sets,
         clipping_of_a_plugin,
         what_is_left_on_the_module,
+        what_is_set_on_optimizers,
     ],
 )
 def test_single_is_a_plain_trainer(run: Callable[[bool], Any]) -> None:

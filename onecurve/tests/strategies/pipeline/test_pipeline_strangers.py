@@ -340,6 +340,14 @@ class OfGradients(Small):
         return slope.square().mean()
 
 
+class WeightedClasses(Small):
+    """The mean of a micro-batch is divided by the weights of its own classes."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        weights = torch.tensor([0.1, 3.0]).to(outputs)
+        return F.cross_entropy(outputs, (targets[:, 0] > 0).long(), weights)
+
+
 STRANGERS = (
     *(Beside, ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
 )
@@ -356,6 +364,9 @@ REJECTED: dict[Any, str] = {
     PenalizedInPlace: "in another way than by calling net",
     OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
     OfGradients: "create_graph=True",
+    WeightedClasses: (
+        "over micro-batches; put all of the loss into it, or use Pipeline(schedule='gpipe')"
+    ),
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
     OneWeightTwice: (
         "layers net.0 and net.4 share a parameter, but are on stages 0 and 1; give Pipeline("
