@@ -41,9 +41,7 @@ TEXT = """() => {
 PAGES = {
     "timeseries": ["gradient_norm", "throughput", "val"],
     "scalars": ["gradient_norm", "train", "throughput"],
-    "custom_scalars": ["by metric", "train/loss (", "val/loss (", "test/loss (", "test/acc ("],
     "images": ["confusion_matrix", "predictions", "images", "step | 205"],
-    "graphs": ["Classification", "1×1×32×32", "1×10"],
     "histograms": ["parameters/network.c1.weight", "gradients"],
     "projector": ["features:00205", "200x84", "label"],
     "pr_curves": ["precision_recall/0", "precision_recall/9", "205"],

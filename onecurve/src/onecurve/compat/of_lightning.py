@@ -13,7 +13,6 @@ from typing import Any, cast
 import torch
 from lightning.fabric.utilities.data import _set_sampler_epoch as set_sampler_epoch
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
-from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
 from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
@@ -39,7 +38,6 @@ from .patching import replaced
 __all__ = [
     "IndexBatchSamplerWrapper",
     "ResultMetric",
-    "flatten_dict",
     "move_optimizers",
     "set_device_of",
     "set_sampler_epoch",

@@ -236,6 +236,7 @@ OURS = {
     "strategy=ddp launch.debug_rank=2": "has the ranks 0 to 1 … such as launch.debug_rank=0",
     "strategy=ddp strategy.activation_checkpointing=some": "activation_checkpointing=some: ",
     "logger=comet logger.comet.online=true": "run `comet login` or set COMET_API_KEY",
+    "callbacks=[wandb] +callbacks.wandb.pr_curves=true": "TensorBoard alone shows it; leave it out",
     "callbacks=[swa,ema] callbacks.swa.validate=true": "swa.validate=false, or '~callbacks.ema'",
     "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
     "callbacks=[batch_size_finder] callbacks.batch_size_finder.first=9999": (

@@ -107,19 +107,15 @@ def test_the_id_of_a_wandb_run_is_not_the_number_of_its_folder(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_mlflow_has_one_run_in_its_database(
-    train: Cli, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_has_a_run_in_its_database(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     tracking = pytest.importorskip("mlflow.tracking")
     run = train("logger=[csv,mlflow]", "test=false", "trainer.max_epochs=1").run
     client = tracking.MlflowClient(f"sqlite:///{run.parents[1]}/mlflow.db")
-    assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
     (experiment,) = client.search_experiments(filter_string="name != 'Default'")
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED"
     assert found.data.params["trainer/max_epochs"] == "1"
-    assert found.data.tags["changed/trainer/max_epochs"] == "2"
     for name in ("train/loss", "val/acc"):
         history = client.get_metric_history(found.info.run_id, name)
         assert [each.value for each in history] == column(run, name)
@@ -136,16 +132,11 @@ def test_a_logger_without_its_package_is_refused(
 
 
 @pytest.mark.long  # as W&B and MLflow
-def test_comet_has_one_experiment_in_its_archives(train: Cli, cli: Cli) -> None:
-    run = train("logger=[csv,comet]", "test=false", "trainer.max_epochs=1").run
-    assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
-    archives = sorted((run / "comet").glob("*/*.zip"))
-    messages, keys = [], []
-    for archive in archives:
-        with zipfile.ZipFile(archive) as opened:
-            keys.append(json.loads(opened.read("experiment.json"))["offline_id"])
-            messages += map(json.loads, opened.read("messages.json").splitlines())
-    assert keys == [(run / "comet_key").read_text().strip()] * 2
+def test_comet_has_an_experiment_in_an_archive(train: Cli) -> None:
+    run = train("logger=[csv,comet]", "strategy=ddp", "test=false", "trainer.max_epochs=1").run
+    (archive,) = (run / "comet").glob("*.zip")
+    with zipfile.ZipFile(archive) as opened:
+        messages = [json.loads(line) for line in opened.read("messages.json").splitlines()]
     logged = [each["payload"]["metric"] for each in messages if each["type"] == "metric_msg"]
     for name in ("train/loss", "val/acc"):
         assert [each["metricValue"] for each in logged if each["metricName"] == name] == (
@@ -154,7 +145,7 @@ def test_comet_has_one_experiment_in_its_archives(train: Cli, cli: Cli) -> None:
     told = [each["payload"].get("param", {}) for each in messages]
     name = "trainer|max_epochs"
     epochs = [each["paramValue"] for each in told if each.get("paramName") == name]
-    assert list(map(int, epochs)) == [1, 2]
+    assert list(map(int, epochs)) == [1]
 
 
 def test_tensorboard_names_a_run_by_strategy_and_overrides(train: Cli, warm: Cli) -> None:

@@ -1,4 +1,4 @@
-"""From a checkpoint to what can be looked at: tables, text, tensors."""
+"""From a checkpoint to what can be looked at: tables and tensors."""
 
 import csv
 from collections.abc import Callable, Mapping
@@ -174,7 +174,7 @@ FEW = ("callbacks=[]", "data.batch_size=5", "trainer.limit_predict_batches=3")
 OF = {
     "columns": "15 predictions: {}/predictions.csv",
     "numbers": "15 predictions: {}/predictions.csv",
-    "texts": "15 predictions: {}/predictions.txt",
+    "texts": "15 predictions: {}/predictions.csv",
     "tensors": "15 predictions: {}/predictions.pt",
     "ragged": "15 predictions: {}/predictions.pt",
     "once a batch": "3 predictions: {}/predictions.pt",
@@ -194,7 +194,7 @@ def test_what_a_task_returns_decides_on_the_file(
         assert columns == ("sample,share,digit" if kind == "columns" else "sample,prediction")
         assert rows_of(run)[:, 0].tolist() == list(range(15))
     elif kind == "texts":
-        assert (run / "predictions.txt").read_text().startswith("a ")
+        assert (run / "predictions.csv").read_text().splitlines()[1].startswith("0,a ")
     else:
         content = torch.load(run / "predictions.pt", weights_only=True)
         if kind == "tensors":

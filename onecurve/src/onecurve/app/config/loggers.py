@@ -37,15 +37,14 @@ class BufferedTensorBoardLogger(_Logger, extra="allow"):
     default_hp_metric: bool = Field(True, description="Show hp_metric beside hyperparameters.")
 
 
-class SameRunMLFlowLogger(_Logger, extra="allow"):
+class MLFlowLogger(_Logger, extra="allow"):
     """Writes to MLflow."""
 
     experiment_name: str = Field("", description="The name under which runs are grouped.")
     artifact_location: str | None = Field(None, description="Where to store files.")
     log_model: Literal["all"] | bool = Field(False, description="Also send checkpoints.")
     tracking_uri: str = Field(description="Where MLflow stores runs: a database, or a server.")
-    seconds_between_writes: float = Field(10.0, ge=0, description="How long to buffer values.")
-    run_id: str | None = Field(None, description="Null for the run directory's, or a new one.")
+    run_id: str | None = Field(None, description="Null for a new one.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         needed = ("mlflow", "sqlalchemy", "alembic")
@@ -82,7 +81,7 @@ class WandbLogger(_Logger, extra="allow"):
             )
 
 
-class SameRunCometLogger(_Logger, extra="allow"):
+class CometLogger(_Logger, extra="allow"):
     """Writes to Comet."""
 
     project: str | None = Field(None, description="The name under which runs are grouped.")
@@ -95,7 +94,7 @@ class SameRunCometLogger(_Logger, extra="allow"):
     auto_output_logging: bool | str = Field(False, description="Send the console output.")
     display_summary_level: int = Field(0, ge=0, description="How much to print at the end.")
     online: bool = Field(False, description="Send to Comet's server at once; needs a key.")
-    experiment_key: str | None = Field(None, description="Null for the run directory's, or new.")
+    experiment_key: str | None = Field(None, description="Null for a new one.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         if refusal := missing_packages(

@@ -45,7 +45,6 @@ class Displays(Callback):
         self._is_resumed = any(self.run_dir.glob(files))
         self._is_on = False
         self._is_new = False
-        self._names_wanted = False
         self._classifies = True
         self._step_shown = -1
         self._collector: Collector | None = None
@@ -63,7 +62,7 @@ class Displays(Callback):
         self._is_on = writer is not None
         is_new = writer is not None and not self._is_resumed
         # Rank 0's answer counts: it may have begun the run by now.
-        self._is_new = self._names_wanted = trainer.strategy.broadcast(is_new)
+        self._is_new = trainer.strategy.broadcast(is_new)
         self._writer = writer if trainer.is_global_zero else None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -134,12 +133,6 @@ class Displays(Callback):
             self._collector.close()
             if epochs % options.figures_every_n_epochs == 0:
                 self._show_collected(trainer)
-        if self._names_wanted and self._writer:
-            # Only now it is known what the task logs.
-            names = _logged_names(trainer)
-            if options.charts:
-                self._writer.charts(names)
-        self._names_wanted = False
         every = options.task_every_n_epochs
         if every and isinstance(pl_module, HasDisplays) and epochs % every == 0:
             _show_task(self._writer, trainer, pl_module)
@@ -179,12 +172,6 @@ def _show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], 
         say("callbacks: images are left out: a batch must be (images (N, C, H, W), labels (N,))")
         return
     writer.figure("images", image_grid(as_arrays(images), lines), 0)
-
-
-def _logged_names(trainer: Trainer) -> list[str]:
-    """The metrics that the task logs, those of its test, which is to come, among them."""
-    logged = sorted(name for name in trainer.callback_metrics if "/" in name)
-    return logged + [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
 
 
 def _learning_rates(trainer: Trainer) -> dict[str, float]:

@@ -9,15 +9,14 @@ from lightning.pytorch import LightningModule, Trainer
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassPrecisionRecallCurve
-from torchmetrics.utilities.plot import plot_confusion_matrix, plot_curve
+from torchmetrics.utilities.plot import plot_confusion_matrix
 
 from ...figures import image_grid, new_figure
 from ...optim.steps import steps_done
 from .images import as_arrays, class_names, labelled, pictures
 
 THRESHOLDS = 101
-MOST_NUMBERS, MOST_CURVES = 20, 10
-"""Classes up to which a confusion matrix shows its counts; curves in one chart at most."""
+MOST_NUMBERS = 20  # classes up to which a confusion matrix shows its counts
 
 
 class Samples(NamedTuple):
@@ -203,29 +202,4 @@ def confusion_matrix(counts: Tensor, class_names: Sequence[str]) -> Figure:
         text.set(text=f"{count:.0f}" if count else "", fontsize=8)
     if len(counts) > 2 * MOST_NUMBERS:
         axes.set(xticks=[], yticks=[])
-    return figure
-
-
-def precision_and_recall(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Both (C, T) from counts (T, C, 2, 2) by threshold, class, truth and prediction."""
-    true, false, missed = counts[..., 1, 1].T, counts[..., 0, 1].T, counts[..., 1, 0].T
-    return true / (true + false).clamp(min=1), true / (true + missed).clamp(min=1)
-
-
-def precision_recall_figure(
-    precision: Tensor, recall: Tensor, class_names: Sequence[str]
-) -> Figure:
-    """A curve for each class, from values (C, T) by rising threshold.
-
-    Of many classes it is of those with the smallest area.
-    """
-    areas = -(precision * recall.diff(dim=1, append=recall[:, -1:])).sum(dim=1)
-    chosen = areas.argsort()[:MOST_CURVES].sort().values
-    figure = new_figure(5, 5)
-    plot_curve(
-        (recall[chosen], precision[chosen], torch.linspace(0, 1, THRESHOLDS)),
-        ax=figure.subplots(),
-        label_names=("recall", "precision"),
-        labels=[class_names[index] for index in chosen.tolist()],
-    )
     return figure

@@ -13,7 +13,6 @@ class Options(Config):
 
     writer: str = Field(description="The logger that shows it: tensorboard or wandb.")
     run_dir: str = Field(description="The run directory.")
-    charts: bool = Field(False, description="Training and validation of a metric in one chart.")
     text: bool = Field(False, description="The command and the resolved configuration.")
     images: int = Field(0, ge=0, description="How many training images to show.")
     learning_rates: bool = Field(False, description="The rate of each parameter group.")
@@ -35,3 +34,6 @@ class Options(Config):
                 f"callbacks={name}: writes through logger.{self.writer}, which is missing; "
                 f"add +logger={self.writer}, or use '~{key}'"
             )
+        for shown in ("pr_curves", "embedding") if self.writer == "wandb" else ():
+            if getattr(self, shown):
+                yield f"{key}.{shown}: TensorBoard alone shows it; leave it out"

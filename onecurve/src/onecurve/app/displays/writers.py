@@ -11,8 +11,6 @@ from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from .classification import precision_and_recall, precision_recall_figure
-
 LARGEST_SPRITE = 48  # height and width of an image in the projector; all of them are in one picture
 
 
@@ -36,13 +34,6 @@ class TensorBoardWriter:
         """A text, indented: Markdown leaves it as it is."""
         self._add("text", name, "    " + text.replace("\n", "\n    "), step)
 
-    def charts(self, names: Sequence[str]) -> None:
-        """Training, validation and test of a metric in one chart, in the tab "Custom scalars"."""
-        layout: dict[str, list[Any]] = {}
-        for name in names:
-            layout.setdefault(name.partition("/")[2], ["Multiline", []])[1].append(name)
-        self._add("custom_scalars", {"by metric": layout})
-
     def embedding(
         self, features: Tensor, labels: Sequence[str], images: Tensor | None, step: int
     ) -> None:
@@ -53,10 +44,10 @@ class TensorBoardWriter:
 
     def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
         """A curve a class, from counts (T, C, 2, 2) by threshold, class, truth and prediction."""
-        precision, recall = precision_and_recall(counts)
         for index, name in enumerate(class_names):
             (tn, fp), (fn, tp) = counts[:, index].permute(1, 2, 0)
-            values = (tp, fp, tn, fn, precision[index], recall[index], step, len(counts))
+            precision, recall = tp / (tp + fp).clamp(min=1), tp / (tp + fn).clamp(min=1)
+            values = (tp, fp, tn, fn, precision, recall, step, len(counts))
             self._add("pr_curve_raw", f"precision_recall/{name}", *values)
 
     def _add(self, kind: str, *values: Any, **options: Any) -> None:
@@ -82,11 +73,6 @@ class WandbWriter:
 
     def text(self, name: str, text: str, step: int = 0) -> None:
         self._log(name, self.wandb.Html(f"<pre>{escape(text)}</pre>"), step)
-
-    def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
-        """As TensorBoard's, drawn here."""
-        figure = precision_recall_figure(*precision_and_recall(counts), class_names)
-        self.figure("precision_recall", figure, step)
 
     def _log(self, name: str, value: Any, step: int) -> None:
         self.logger.experiment.log({name: value, "trainer/global_step": step})

@@ -1,6 +1,6 @@
 """What predict.py needs: a callback that writes what a trained task predicts for every sample.
 
-Predictions are written by their type: as a table, text, or tensors.
+Predictions are written by their type: as a table, or as tensors.
 """
 
 import csv
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 100
 BATCH_SIZE = 64  # for a data module that has none
-SUFFIXES = (".csv", ".txt", ".pt")
+SUFFIXES = (".csv", ".pt")
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 
 
@@ -259,10 +259,9 @@ def _write(
 ) -> tuple[int, Path]:
     """Write the predictions of a data set; returns the number of rows, and the file.
 
-    Numbers (N,) or (N, C), or a dictionary of columns (N,), become `output.csv`; of image files,
-    probabilities (N, C) become the class of each. A list of strings becomes `output.txt`, and
-    everything else `output.pt`, for ``torch.load``. Rows without files are numbered, columns
-    without names as well.
+    Numbers (N,) or (N, C), N strings, or a dictionary of such columns, become `output.csv`; of
+    image files, probabilities (N, C) become the class of each. Everything else becomes `output.pt`,
+    for ``torch.load``. Rows without files are numbered, columns without names as well.
     """
     if columns := _columns(predictions, class_names, bool(files)):
         path = _with_suffix(output, ".csv")
@@ -273,12 +272,6 @@ def _write(
             writer.writerow(["file" if files else "sample", *columns])
             writer.writerows(zip(names, *columns.values(), strict=True))
         return count, path
-    if _are_texts(predictions):
-        path = _with_suffix(output, ".txt")
-        # A blank line separates texts of several lines.
-        end = "\n\n" if any("\n" in text for text in predictions) else "\n"
-        path.write_text("".join(text + end for text in predictions))
-        return len(predictions), path
     leaves = tree_leaves(predictions)
     if odd := [leaf for leaf in leaves if not isinstance(leaf, PLAIN)]:
         raise UserError(
@@ -301,7 +294,8 @@ def _columns(
     predictions: Any, class_names: Sequence[str], of_files: bool
 ) -> dict[str, list[Any]] | None:
     """The columns of a table by name; None for predictions of another form."""
-    if isinstance(predictions, Tensor) and predictions.ndim == 1:
+    is_vector = isinstance(predictions, Tensor) and predictions.ndim == 1
+    if is_vector or _are_texts(predictions):
         return {"prediction": _cells(predictions)}
     if isinstance(predictions, Tensor) and predictions.ndim == 2:
         count = predictions.shape[1]

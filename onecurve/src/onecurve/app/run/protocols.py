@@ -20,14 +20,6 @@ class HasFinalFacts(Protocol):
 
 
 @runtime_checkable
-class HasEnd(Protocol):
-    """A logger that must be closed after the run, its final test included."""
-
-    def end(self) -> None:
-        """Called once, on every rank."""
-
-
-@runtime_checkable
 class HasFinalWeights(Protocol):
     """A callback that computes the final weights, as stochastic weight averaging does.
 

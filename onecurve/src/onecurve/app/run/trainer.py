@@ -26,7 +26,7 @@ from ... import machine
 from ...checkpoint.storage import LocalFiles, ShardedFolders
 from ...compat.of_lightning import callbacks_of, empty_hooks_skipped, logging_in_place
 from .instantiate import build, building, trainer_errors
-from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
+from .protocols import HasFinalFacts, HasFinalWeights
 
 # The number of steps in an epoch follows from these keys.
 STEP_KEYS = (
@@ -232,17 +232,12 @@ def final_facts(trainer: Trainer) -> dict[str, float]:
 
 
 def close_loggers(loggers: Iterable[Logger]) -> None:
-    """Close loggers: by `end`, or by `finish` of their experiment.
-
-    Weights & Biases has one run per process until that is finished.
-    """
+    """Close the experiments of Weights & Biases, which has one per process, and of Comet."""
     for logger in loggers:
-        if isinstance(logger, HasEnd):
-            logger.end()
-            continue
-        finish = getattr(getattr(logger, "experiment", None), "finish", None)
-        if callable(finish):
-            finish()
+        experiment = getattr(logger, "experiment", None)
+        close = getattr(experiment, "finish", None) or getattr(experiment, "end", None)
+        if callable(close):
+            close()
 
 
 def _storage(cfg: DictConfig) -> LocalFiles:
