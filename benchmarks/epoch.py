@@ -33,11 +33,13 @@ from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
 from onecurve.app.command.resolvers import register_resolvers
-from onecurve.app.run import fit
+from onecurve.app.run.stored import for_ranks
 from onecurve.launch.context import RunContext
 from onecurve.launch.process import log_to_file
+from onecurve.launch.worker import resolved
 
-CONFIGS = Path(__file__).resolve().parent.parent / "build" / "my-project" / "configs"
+PROJECT = Path(__file__).resolve().parent.parent / "build" / "my-project"
+CONFIGS = PROJECT / "configs"
 # Against the loop with PyTorch's default optimizer, and against that with the fused one.
 LIMITS = {"lenet": {"default": 1.0, "fused": 1.1}, "mlp": {"default": 1.0, "fused": 1.25}}
 # LeNet-5 reads 28 x 28 images in a margin of two black pixels.
@@ -93,9 +95,7 @@ def configuration(model: str) -> dict[str, Any]:
         "+callbacks.stopwatch._target_=__main__.Stopwatch",
     ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = OmegaConf.to_container(compose("train", overrides), resolve=True)
-    assert isinstance(config, dict)
-    return config
+        return for_ranks(compose("train", overrides))
 
 
 def project(config: dict[str, Any]) -> Seconds:
@@ -103,7 +103,7 @@ def project(config: dict[str, Any]) -> Seconds:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         placed = json.loads(json.dumps(config).replace(RUN_DIRECTORY, folder))
         with log_to_file(Path(folder), rank=0):
-            fit.work(placed, RunContext(Path(folder)))
+            resolved(f"{PROJECT / 'train.py'}:train.in_rank")(placed, RunContext(Path(folder)))
     return Stopwatch.seconds
 
 

@@ -44,15 +44,14 @@ start = record.start
 def started(*arguments, **options):
     start(*arguments, **options)
     mark("compose")
-    from onecurve.launch.worker import resolved
-    resolved("onecurve.app.run.fit.work")
-    from onecurve.app.run import fit
+    import onecurve.app.run.script  # and Lightning, as a rank does before the script's function
+    from onecurve.app.run import instantiate
     from my_project.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
     from onecurve.strategies.strategy import OneCurve
     mark("imports")
     wrap(ImageDataModule, "setup", before="data starts", after="data")
-    wrap(fit, "build_task", before="model starts", after="model")
+    wrap(instantiate, "build_task", before="model starts", after="model")
     optimizer_step = Strategy.optimizer_step
     def first(*arguments, **options):
         result = optimizer_step(*arguments, **options)

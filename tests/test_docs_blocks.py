@@ -176,6 +176,7 @@ SHOWN = {
     ("project", "python"): "tests/project/test_docs.py",
     ("contract", "python"): "onecurve/tests/strategies/test_contract.py",
     ("your_network", "python"): "onecurve/tests/strategies/tensor/test_tensor_plan.py",
+    ("using", "python"): "onecurve/tests/app/run/test_script.py",
     ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",
     ("README", "py"): "test_the_librarys_train_py_trains",
     ("tasks", "py"): "test_the_head_in_pieces_has_the_loss_of_the_whole",

@@ -66,3 +66,14 @@ def test_a_step_is_at_most_ten_frames_deep() -> None:
     deepest = {name: max(logged["frames"]) for name, logged in fits_in_ranks(cases).items()}
     # Under pipeline one more: an optimizer's step sees the parameters of this rank.
     assert deepest == {"pipeline": 10, "fsdp": 9}
+
+
+def test_the_files_of_ten_changes_are_there() -> None:
+    page = (ROOT.parent / "CONTRIBUTING.md").read_text("utf-8")
+    section = page.partition("### Ten changes")[2].partition("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| a")]
+    assert len(rows) == 10
+    for row in rows:
+        files = re.findall(r"`([^`]+\.\w+)`", row.split(" | ")[1])
+        assert 2 <= len(files) <= 3, row
+        assert [file for file in files if not (ROOT.parent / file).is_file()] == []

@@ -152,6 +152,10 @@ class BufferedCSVLogger(CSVLogger):
         if self._experiment is not None:
             self._write()
 
+    def end(self) -> None:
+        """Write what a script logged after its last fit or test."""
+        self.finalize("finished")
+
     def _write(self) -> None:
         try:
             self.experiment.save()
@@ -254,6 +258,11 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._write_hparams()
         self._write()
         super().finalize(status)
+
+    def end(self) -> None:
+        """Write what a script logged after its last fit or test."""
+        if self._waiting:
+            self.finalize("finished")
 
     def _write(self) -> None:
         self._last_write = time.monotonic()

@@ -178,7 +178,9 @@ class Run:
 
         if any(writes_csv(each, self.dir) for each in loggers):
             return []
-        return [self._own_csv]
+        # Another would begin the file anew, without the rows of an earlier fit.
+        earlier = [each for each in self._loggers if writes_csv(each, self.dir)]
+        return earlier[:1] or [self._own_csv]
 
     @cached_property
     def _own_csv(self) -> "Logger":

@@ -1,0 +1,203 @@
+"""What people write into their own train.py, each as its lines say, under every strategy."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent, indent
+
+import optuna
+import pytest
+from conftest import EPOCH, FLOAT64, ROOT, ROUNDING, STRATEGIES, TINY, Cli, Outcome, column
+
+SCRIPT = (ROOT.parent / "harness" / "own_train.py").read_text()
+TRAINER = "trainer = run.trainer(callbacks=run.build(cfg.callbacks), logger=run.build(cfg.logger))"
+FIT = "trainer.fit(task, datamodule=data, ckpt_path=run.resume)"
+TEST = "trainer.test(task, datamodule=data, ckpt_path=run.best, verbose=False)"
+TWO_FITS = f"""
+if run.resumed_fit <= 1:
+    {TRAINER}
+    {FIT}
+again = run.trainer(callbacks=[Steps("second")], max_epochs=1)
+again.fit(task, datamodule=data, ckpt_path=run.resume if run.resumed_fit == 2 else None)
+"""
+ORDINARY = "\n".join((TRAINER, FIT, TEST))
+NAMES = [
+    pytest.param(name, marks=pytest.mark.long) if name == "pipeline" else name
+    for name in ("single", "ddp", "pipeline")
+]
+each_strategy = pytest.mark.parametrize("strategy", NAMES)
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    """A project of this test alone."""
+    shutil.copytree(ROOT / "configs", tmp_path / "own" / "configs")
+    return tmp_path / "own"
+
+
+@pytest.fixture
+def write(scripts: Path) -> Write:
+    """Write the lines of `train` after data and task are built."""
+
+    def to_file(*lines: str, name: str = "train.py") -> None:
+        body = indent(dedent("\n".join(lines)), "    ").strip()
+        (scripts / name).write_text(SCRIPT.replace("# BODY", body))
+
+    return to_file
+
+
+@pytest.fixture
+def trained(write: Write, warm: Cli) -> Callable[..., Outcome]:
+    """A run of these lines, which must succeed."""
+
+    def run(strategy: str, *lines: str, more: tuple[str, ...] = ()) -> Outcome:
+        write(*lines)
+        return warm("train.py", *TINY, FLOAT64, *STRATEGIES[strategy], *more)
+
+    return run
+
+
+def printed(outcome: Outcome, rank: int) -> str:
+    """What a rank printed: the first one on the screen."""
+    return (outcome.run / "logs" / f"rank_{rank}.log").read_text() if rank else outcome.out
+
+
+def differ(a: list[float], b: list[float]) -> float:
+    assert len(a) == len(b) > 0
+    return max(abs(x - y) for x, y in zip(a, b, strict=True))
+
+
+@each_strategy
+def test_validation_before_the_fit(strategy: str, trained: Callable[..., Outcome]) -> None:
+    # The order of the samples is another one after a validation, as with a plain Trainer.
+    first = "before = trainer.validate(task, datamodule=data, verbose=False)[0]"
+    lines = (TRAINER, first, FIT, TEST, "run.record(before=before['val/loss'])")
+    alone, swapped = (trained(name, *lines) for name in ("single", strategy))
+    for name in ("train/loss", "val/loss"):
+        curves = [column(outcome.run, name) for outcome in (alone, swapped)]
+        assert differ(*curves) < ROUNDING
+    assert len(column(swapped.run, "val/loss")) == 3
+    assert swapped.metrics["before"] == pytest.approx(column(swapped.run, "val/loss")[0])
+    assert abs(alone.metrics["test/loss"] - swapped.metrics["test/loss"]) < ROUNDING
+
+
+@each_strategy
+def test_a_second_fit_with_other_callbacks(strategy: str, trained: Callable[..., Outcome]) -> None:
+    outcome = trained(strategy, TWO_FITS, "again.test(task, datamodule=data, verbose=False)")
+    assert f"second of rank 0: {EPOCH} steps" in printed(outcome, 0)
+    assert outcome.metrics["status"] == "finished"
+    assert outcome.metrics["global_step"] == EPOCH
+    assert "test/loss" in outcome.metrics
+    assert len(column(outcome.run, "train/loss")) == 3 * EPOCH
+
+
+@each_strategy
+def test_callbacks_and_a_trainer_built_by_hand(
+    strategy: str, trained: Callable[..., Outcome]
+) -> None:
+    ordinary = trained("single", ORDINARY)
+    by_hand = trained(
+        strategy,
+        "arguments = run.trainer_arguments",
+        "arguments['callbacks'].append(Steps('own'))",
+        "trainer = L.Trainer(**arguments)",
+        FIT,
+        TEST,
+    )
+    curves = [column(outcome.run, "train/loss") for outcome in (ordinary, by_hand)]
+    assert differ(*curves) < ROUNDING
+    assert abs(ordinary.metrics["test/loss"] - by_hand.metrics["test/loss"]) < ROUNDING
+    assert (by_hand.run / "checkpoints" / "last.ckpt").is_file()
+    ranks = 1 if strategy == "single" else 2
+    for rank in range(ranks):
+        assert f"own of rank {rank}: {2 * EPOCH} steps" in printed(by_hand, rank)
+
+
+@each_strategy
+def test_what_a_script_logs_and_prints_after_the_test(
+    strategy: str, trained: Callable[..., Outcome]
+) -> None:
+    outcome = trained(
+        strategy,
+        ORDINARY,
+        "print('plain of', trainer.global_rank)",
+        "run.record(x=1, words=['a', 'b'])",
+        "if trainer.is_global_zero:",
+        "    (run.dir / 'artefact.txt').write_text(run.best)",
+        "    trainer.logger.log_metrics({'after': 0.5}, step=trainer.global_step)",
+    )
+    assert (outcome.metrics["x"], outcome.metrics["words"]) == (1, ["a", "b"])
+    assert Path((outcome.run / "artefact.txt").read_text()).is_file()
+    assert column(outcome.run, "after") == [0.5]
+    ranks = 1 if strategy == "single" else 2
+    for rank in range(ranks):
+        assert f"plain of {rank}" in printed(outcome, rank)
+
+
+def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, warm: Cli) -> None:
+    write(TRAINER, FIT, "return -cfg.optimizer.lr")
+    swept = ("trainer.max_epochs=1", "mode=min", "test=false")
+    grid = warm("train.py", "-m", *TINY, *swept, "optimizer.lr=0.01,0.02")
+    returned = [json.loads((run / "metrics.json").read_text())["returned"] for run in grid.runs]
+    assert returned == [-0.01, -0.02]
+    assert "-0.02" in grid.out
+    search = ("sweep=optuna", "sweep.trials=2", "sweep.direction=min")
+    searched = warm("train.py", "-m", *TINY, *swept, *search, "optimizer.lr=interval(0.01,0.02)")
+    storage = f"sqlite:///{searched.runs[0].parent}/study.db"
+    for trial in optuna.load_study(study_name="sweep", storage=storage).trials:
+        assert trial.value == -trial.params["optimizer.lr"]
+
+
+def test_two_fits_in_a_sweep_over_strategies(write: Write, warm: Cli) -> None:
+    write(TWO_FITS, "run.record(fits=2)", "print('ended on', again.global_rank)")
+    outcome = warm("train.py", "-m", *TINY, FLOAT64, "strategy=ddp,pipeline", "test=false")
+    records = [json.loads((run / "metrics.json").read_text()) for run in outcome.runs]
+    assert [record["fits"] for record in records] == [2, 2]
+    assert differ(*(column(run, "train/loss") for run in outcome.runs)) < ROUNDING
+    for run in outcome.runs:
+        assert "ended on 1" in (run / "logs" / "rank_1.log").read_text()
+
+
+@each_strategy
+def test_an_error_between_fit_and_test_or_an_exit(strategy: str, write: Write, cli: Cli) -> None:
+    write(TRAINER, FIT, "[][0]", TEST)
+    failed = cli("train.py", *TINY, *STRATEGIES[strategy])
+    assert (failed.status, failed.metrics["status"]) == (1, "failed")
+    assert "train.py" in failed.err
+    assert "IndexError" in failed.err
+    assert (failed.run / "checkpoints" / "last.ckpt").is_file()
+    write(TRAINER, FIT, "sys.exit(3)")
+    ended = cli("train.py", *TINY, *STRATEGIES[strategy])
+    assert ended.status == 3
+    assert "the script ended itself by sys.exit(3)" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@each_strategy
+def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli) -> None:
+    write(TWO_FITS.replace("callbacks=[", "callbacks=[*run.build(cfg.callbacks), "))
+    saved = cli("train.py", *TINY, *STRATEGIES[strategy])
+    assert saved.status == 0, saved.err
+    last = saved.run / "checkpoints" / "last.ckpt"
+    resumed = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
+    assert resumed.status == 0, resumed.err
+    assert column(resumed.runs[-1], "val/loss") == []
+    write(ORDINARY)
+    refused = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
+    assert refused.status == 2, refused.err
+    (line,) = refused.err.splitlines()
+    assert "was saved by fit 2 of the script, and this is fit 1" in line
+    assert "`if run.resumed_fit <= 1:`" in line
+
+
+def test_the_edits_of_the_page(write: Write, warm: Cli) -> None:
+    page = (ROOT.parents[1] / "docs" / "using.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        write(block)
+        assert warm("train.py", *TINY, "trainer.max_epochs=1").metrics["status"] == "finished"
