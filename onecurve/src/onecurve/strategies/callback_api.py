@@ -223,15 +223,6 @@ class CallbackAPI(Strategy):
         """Gather a value from every rank."""
         return each_rank_has(value, None)
 
-    def whole_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """The full input (N, D) of a layer, of which a hook has seen a shard (N, D / ranks) or all.
-
-        All ranks that share the layer call this.
-        """
-        for parallelism in self.parallelisms:
-            value = parallelism.full_input(layer, value)
-        return value
-
     def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor unsharded on rank 0, one after the other; nothing on the others.
 

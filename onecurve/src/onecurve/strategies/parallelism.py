@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import Precision
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..checkpoint.lazy_tensors import model_state_here
@@ -109,10 +109,6 @@ class Parallelism:
     def accumulating(self) -> AbstractContextManager[None]:
         """Entered for a batch after which the optimizer does not step."""
         return nullcontext()
-
-    def full_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """The unsharded input of a layer, given what a hook saw (see `CallbackAPI`)."""
-        return value
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         """Explain an error that this parallelism causes in one line; None for any other error."""

@@ -1,6 +1,5 @@
 """TensorBoard shows the same under every strategy, each display once; so does Weights & Biases."""
 
-import csv
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 import torch
 from conftest import ALL, EPOCH, FLOAT64, STRATEGIES, TINY, Cli, column, one_of_a_kind
 from matplotlib.figure import Figure
-from PIL import Image
 from small.task import Classification
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
@@ -21,7 +19,6 @@ OWN = "task._target_=test_displays."
 SHOWN = (
     "callbacks=[checkpoint,tensorboard]",
     "callbacks.tensorboard.histograms_every_n_steps=20",
-    "callbacks.tensorboard.embedding=64",
     "callbacks.tensorboard.predictions=7",
     "callbacks.tensorboard.images=9",
     "optimizer.lr=3e-3",
@@ -65,13 +62,6 @@ class Events:
             key: value.string_value or value.number_value for key, value in start.hparams.items()
         }
 
-    def embedding(self) -> list[tuple[str, list[float]]]:
-        (folder,) = self.folder.glob("*/features")
-        assert folder.parent.name == f"{STEPS:05}"
-        labels = (folder / "metadata.tsv").read_text().split()
-        rows = csv.reader((folder / "tensors.tsv").open(), delimiter="\t")
-        return sorted(zip(labels, [[float(x) for x in row] for row in rows], strict=True))
-
 
 def is_near(a: list[Any], b: list[Any], limit: float) -> bool:
     flat = [
@@ -92,8 +82,6 @@ def as_numbers(events: Events) -> dict[str, list[Any]]:
         "rates": events.curve("learning_rate"),
         "norms": events.curve("gradient_norm"),
         "counts": [row for number in range(10) for row in events.counts(str(number))],
-        "features": [row for _, row in events.embedding()],
-        "labels": [[float(label)] for label, _ in events.embedding()],
     }
 
 
@@ -123,8 +111,6 @@ def test_every_display_is_there_once(trained: Cli, name: str) -> None:
 
     shown = as_numbers(events)
     assert [step for step, _ in shown["norms"]] == [0, 10, 20]
-    assert len(shown["features"]) == 64
-    assert Image.open(next(events.folder.glob("*/features/sprite.png"))).size == (64, 64)
     expected = as_numbers(Events(trained(*STRATEGIES["single"], *SHOWN, FLOAT64).run))
     for kind, values in shown.items():
         # TensorBoard keeps seven digits of a number.
@@ -149,12 +135,12 @@ def test_pictures_are_of_the_data(trained: Cli) -> None:
 
 OFF = (
     "text", "images", "learning_rates", "gradient_norm",
-    "histograms", "confusion_matrix", "pr_curves", "predictions", "embedding",
+    "histograms", "confusion_matrix", "pr_curves", "predictions",
 )  # fmt: skip
 
 
 def test_each_display_can_be_switched_off(train: Cli) -> None:
-    numbers = ("images", "predictions", "embedding")
+    numbers = ("images", "predictions")
     off = [f"callbacks.tensorboard.{key}={0 if key in numbers else 'false'}" for key in OFF]
     run = train("callbacks=[tensorboard]", *off).run
     tags = Events(run).read.Tags()

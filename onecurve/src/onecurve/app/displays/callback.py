@@ -101,10 +101,10 @@ class Displays(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         shown = self.options
-        wanted = shown.confusion_matrix or shown.pr_curves or shown.predictions or shown.embedding
+        wanted = shown.confusion_matrix or shown.pr_curves or shown.predictions
         fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if self._is_on and self._classifies and wanted and fits:
-            self._collector = Collector(pl_module, worst=shown.predictions, first=shown.embedding)
+            self._collector = Collector(pl_module, worst=shown.predictions)
 
     def on_validation_batch_end(
         self,
@@ -121,8 +121,8 @@ class Displays(Callback):
             self._classifies = False
             if self._writer:
                 say(
-                    f"callbacks.{self.options.writer}: confusion_matrix, pr_curves, predictions "
-                    "and embedding are left out: they need outputs (N, C) and labels (N,)"
+                    f"callbacks.{self.options.writer}: confusion_matrix, pr_curves and "
+                    "predictions are left out: they need outputs (N, C) and labels (N,)"
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -21,7 +21,6 @@ class Options(Config):
     confusion_matrix: bool = Field(False, description="The one of the validation set.")
     pr_curves: bool = Field(False, description="Precision-recall curves, for each class.")
     predictions: int = Field(0, ge=0, description="How many of the worst validation samples.")
-    embedding: int = Field(0, ge=0, description="How many samples to show in the projector.")
     scalars_every_n_steps: int = Field(10, ge=1, description="How often to write scalars.")
     histograms_every_n_steps: int = Field(100, ge=1, description="How often to write histograms.")
     figures_every_n_epochs: int = Field(5, ge=1, description="How often to write figures.")
@@ -34,6 +33,5 @@ class Options(Config):
                 f"callbacks={name}: writes through logger.{self.writer}, which is missing; "
                 f"add +logger={self.writer}, or use '~{key}'"
             )
-        for shown in ("pr_curves", "embedding") if self.writer == "wandb" else ():
-            if getattr(self, shown):
-                yield f"{key}.{shown}: TensorBoard alone shows it; leave it out"
+        if self.writer == "wandb" and self.pr_curves:
+            yield f"{key}.pr_curves: TensorBoard alone shows it; leave it out"

@@ -5,13 +5,10 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 from torch import Tensor
-
-LARGEST_SPRITE = 48  # height and width of an image in the projector; all of them are in one picture
 
 
 class TensorBoardWriter:
@@ -33,14 +30,6 @@ class TensorBoardWriter:
     def text(self, name: str, text: str, step: int = 0) -> None:
         """A text, indented: Markdown leaves it as it is."""
         self._add("text", name, "    " + text.replace("\n", "\n    "), step)
-
-    def embedding(
-        self, features: Tensor, labels: Sequence[str], images: Tensor | None, step: int
-    ) -> None:
-        """Features (N, D) for the projector, with labels and images (N, 3, H, W) in 0..1."""
-        if images is not None and max(images.shape[2:]) > LARGEST_SPRITE:
-            images = F.interpolate(images, size=LARGEST_SPRITE, mode="area")
-        self._add("embedding", features, list(labels), images, step, tag="features")
 
     def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
         """A curve a class, from counts (T, C, 2, 2) by threshold, class, truth and prediction."""

@@ -78,15 +78,6 @@ class TensorParallel(Parallelism):
         with sharded_logits():
             return step()
 
-    def full_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """Gather the input of a rowwise layer, of which each rank sees its features only."""
-        size = self.ranks.sizes.tensor
-        width = getattr(layer, "in_features", value.shape[-1])
-        if value.shape[-1] * size != width:
-            return value
-        group = self.ranks.mesh["tensor"].get_group()
-        return redistribute(value, group, Shard(-1), Replicate())
-
 
 def apply_plan(
     module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, sequence: bool
