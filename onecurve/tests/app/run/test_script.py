@@ -16,7 +16,7 @@ TRAINER = "trainer = run.trainer(callbacks=run.build(cfg.callbacks), logger=run.
 FIT = "trainer.fit(task, datamodule=data, ckpt_path=run.resume)"
 TEST = "trainer.test(task, datamodule=data, ckpt_path=run.best, verbose=False)"
 TWO_FITS = f"""
-if run.resumed_fit <= 1:
+if not run.is_over(1):
     {TRAINER}
     {FIT}
 again = run.trainer(callbacks=[Steps("second")], max_epochs=1)
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli) -
     assert refused.status == 2, refused.err
     (line,) = refused.err.splitlines()
     assert "was saved by fit 2 of the script, and this is fit 1" in line
-    assert "`if run.resumed_fit <= 1:`" in line
+    assert "`if not run.is_over(1):`" in line
 
 
 def test_the_edits_of_the_page(write: Write, warm: Cli) -> None:

@@ -108,7 +108,7 @@ class Bookkeeping(Callback):
         if trainer.state.fn == TrainerFn.FITTING and saved != now:
             raise UserError(
                 f"resume: {trainer.ckpt_path} was saved by fit {saved} of the script, and this is "
-                f"fit {now}; let the script resume that one: `if run.resumed_fit <= {now}:` before "
+                f"fit {now}; let the script resume that one: `if not run.is_over({now}):` before "
                 "this fit"
             )
 

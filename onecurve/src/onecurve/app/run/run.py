@@ -149,6 +149,15 @@ class Run:
 
         return PredictionWriter(self)
 
+    def is_over(self, fit: int) -> bool:
+        """Whether a fit of the script, from 1, is over in the run that is resumed: it is skipped.
+
+        For a script with several fits, whose checkpoint may be of a later one.
+        """
+        is_over = fit < self.resumed_fit
+        self._results.fits = max(self._results.fits, fit if is_over else 0)
+        return is_over
+
     def record(self, **facts: Any) -> None:
         """Add plain values by name to metrics.json, which is written when the script has ended."""
         self._results.facts |= facts
