@@ -87,6 +87,7 @@ Result = TypeVar("Result")
 # command ends, with status 1, and the number that a script returned, which a sweep compares.
 STOPPED = "stopped_by_signal"
 DIFFERS = "differs"
+STATUS = "exit_status"  # beside that line, another than 1
 RETURNED = "returned"
 
 
@@ -147,7 +148,7 @@ def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
             if a comparison found a difference.
     """
     if isinstance(result, dict) and DIFFERS in result:
-        raise RankFailed(str(result[DIFFERS]))
+        raise RankFailed(str(result[DIFFERS]), int(result.get(STATUS, 1)))
     if not is_stopped(result):
         return result
     assert isinstance(result, dict)

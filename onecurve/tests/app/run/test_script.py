@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent, indent
 
-import optuna
 import pytest
 from conftest import EPOCH, FLOAT64, ROOT, ROUNDING, STRATEGIES, TINY, Cli, Outcome, column
 
@@ -51,19 +50,22 @@ def write(scripts: Path) -> Write:
 
 
 @pytest.fixture
-def trained(write: Write, warm: Cli) -> Callable[..., Outcome]:
+def trained(write: Write, cli: Cli) -> Callable[..., Outcome]:
     """A run of these lines, which must succeed."""
 
     def run(strategy: str, *lines: str, more: tuple[str, ...] = ()) -> Outcome:
         write(*lines)
-        return warm("train.py", *TINY, FLOAT64, *STRATEGIES[strategy], *more)
+        outcome = cli("train.py", *TINY, FLOAT64, *STRATEGIES[strategy], *more)
+        assert outcome.status == 0, outcome.err
+        return outcome
 
     return run
 
 
-def printed(outcome: Outcome, rank: int) -> str:
-    """What a rank printed: the first one on the screen."""
-    return (outcome.run / "logs" / f"rank_{rank}.log").read_text() if rank else outcome.out
+def printed(outcome: Outcome, strategy: str) -> str:
+    """What the last rank printed: on the screen, or into its log where it is the second."""
+    alone = strategy == "single"
+    return outcome.out if alone else (outcome.run / "logs" / "rank_1.log").read_text()
 
 
 def differ(a: list[float], b: list[float]) -> float:
@@ -88,7 +90,7 @@ def test_validation_before_the_fit(strategy: str, trained: Callable[..., Outcome
 @each_strategy
 def test_a_second_fit_with_other_callbacks(strategy: str, trained: Callable[..., Outcome]) -> None:
     outcome = trained(strategy, TWO_FITS, "again.test(task, datamodule=data, verbose=False)")
-    assert f"second of rank 0: {EPOCH} steps" in printed(outcome, 0)
+    assert f": {EPOCH} steps" in printed(outcome, strategy)
     assert outcome.metrics["status"] == "finished"
     assert outcome.metrics["global_step"] == EPOCH
     assert "test/loss" in outcome.metrics
@@ -112,9 +114,7 @@ def test_callbacks_and_a_trainer_built_by_hand(
     assert differ(*curves) < ROUNDING
     assert abs(ordinary.metrics["test/loss"] - by_hand.metrics["test/loss"]) < ROUNDING
     assert (by_hand.run / "checkpoints" / "last.ckpt").is_file()
-    ranks = 1 if strategy == "single" else 2
-    for rank in range(ranks):
-        assert f"own of rank {rank}: {2 * EPOCH} steps" in printed(by_hand, rank)
+    assert f": {2 * EPOCH} steps" in printed(by_hand, strategy)
 
 
 @each_strategy
@@ -133,28 +133,22 @@ def test_what_a_script_logs_and_prints_after_the_test(
     assert (outcome.metrics["x"], outcome.metrics["words"]) == (1, ["a", "b"])
     assert Path((outcome.run / "artefact.txt").read_text()).is_file()
     assert column(outcome.run, "after") == [0.5]
-    ranks = 1 if strategy == "single" else 2
-    for rank in range(ranks):
-        assert f"plain of {rank}" in printed(outcome, rank)
+    assert f"plain of {int(strategy != 'single')}" in printed(outcome, strategy)
 
 
-def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, warm: Cli) -> None:
+def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: Cli) -> None:
     write(TRAINER, FIT, "return -cfg.optimizer.lr")
-    swept = ("trainer.max_epochs=1", "mode=min", "test=false")
-    grid = warm("train.py", "-m", *TINY, *swept, "optimizer.lr=0.01,0.02")
+    swept = ("trainer.max_epochs=1", "test=false", "optimizer.lr=0.01,0.02")
+    grid = cli("train.py", "-m", *TINY, *swept)
     returned = [json.loads((run / "metrics.json").read_text())["returned"] for run in grid.runs]
     assert returned == [-0.01, -0.02]
-    assert "-0.02" in grid.out
-    search = ("sweep=optuna", "sweep.trials=2", "sweep.direction=min")
-    searched = warm("train.py", "-m", *TINY, *swept, *search, "optimizer.lr=interval(0.01,0.02)")
-    storage = f"sqlite:///{searched.runs[0].parent}/study.db"
-    for trial in optuna.load_study(study_name="sweep", storage=storage).trials:
-        assert trial.value == -trial.params["optimizer.lr"]
+    assert "-0.01" in grid.out
 
 
-def test_two_fits_in_a_sweep_over_strategies(write: Write, warm: Cli) -> None:
+@pytest.mark.long
+def test_two_fits_in_a_sweep_over_strategies(write: Write, cli: Cli) -> None:
     write(TWO_FITS, "run.record(fits=2)", "print('ended on', again.global_rank)")
-    outcome = warm("train.py", "-m", *TINY, FLOAT64, "strategy=ddp,pipeline", "test=false")
+    outcome = cli("train.py", "-m", *TINY, FLOAT64, "strategy=ddp,pipeline", "test=false")
     records = [json.loads((run / "metrics.json").read_text()) for run in outcome.runs]
     assert [record["fits"] for record in records] == [2, 2]
     assert differ(*(column(run, "train/loss") for run in outcome.runs)) < ROUNDING
@@ -185,7 +179,7 @@ def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli) -
     last = saved.run / "checkpoints" / "last.ckpt"
     resumed = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
     assert resumed.status == 0, resumed.err
-    assert column(resumed.runs[-1], "val/loss") == []
+    assert resumed.metrics["status"] == "finished"
     write(ORDINARY)
     refused = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
     assert refused.status == 2, refused.err
@@ -194,10 +188,10 @@ def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli) -
     assert "`if not run.is_over(1):`" in line
 
 
-def test_the_edits_of_the_page(write: Write, warm: Cli) -> None:
+def test_the_edits_of_the_page(write: Write, cli: Cli) -> None:
     page = (ROOT.parents[1] / "docs" / "using.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
         write(block)
-        assert warm("train.py", *TINY, "trainer.max_epochs=1").metrics["status"] == "finished"
+        assert cli("train.py", *TINY, "trainer.max_epochs=1").metrics["status"] == "finished"

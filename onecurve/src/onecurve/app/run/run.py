@@ -46,6 +46,7 @@ class Run:
         self._context = context
         self._results: Results = Results()
         self._loggers: list[Logger] = []
+        self._best: dict[int, str | None] = {}
         if self.cfg.get("seed") is not None:
             seed_everything(self.cfg.seed, workers=True, verbose=False)
         self.resume = _checkpoint_to_resume(self.cfg, context)
@@ -130,8 +131,11 @@ class Run:
         """
         from .trainer import best_checkpoint
 
-        fitted = self._results.fitted
-        return best_checkpoint(fitted) if fitted is not None else None
+        results = self._results
+        # Found once after each fit: ranks do so together, and one may ask for it again.
+        if results.fitted is not None and results.fits not in self._best:
+            self._best[results.fits] = best_checkpoint(results.fitted)
+        return self._best.get(results.fits)
 
     def trained(self, trainer: "Trainer") -> "Trained":
         """Task and data as they were trained: from the configuration in ``cfg.checkpoint``.

@@ -12,7 +12,9 @@ from ... import machine
 from ...checkpoint.storage import LocalFiles
 from ...errors import UserError, of_the_project, user_error_behind
 from ...launch.context import (
+    DIFFERS,
     RETURNED,
+    STATUS,
     STOPPED,
     EndedEarly,
     Metrics,
@@ -57,6 +59,9 @@ def in_rank(function: Callable[[Run], Any], config: dict[str, Any], context: Run
         return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:
         # `sys.exit()` in a script ends it as `return` does.
+        if isinstance(end.code, int) and end.code and not _is_signal(end, results):
+            words = f"the script ended itself by sys.exit({end.code})"
+            return {DIFFERS: words, STATUS: end.code}  # type: ignore[dict-item]
         if end.code not in (None, 0) or isinstance(end, SIGTERMException):
             raise _ended(end, results) from None
         best = run.best
@@ -123,14 +128,17 @@ def _has_trained(results: Results) -> bool:
     return bool(results.samples or getattr(strategy, "samples_seen", 0))
 
 
+def _is_signal(end: SystemExit, results: Results) -> bool:
+    is_interrupted = results.trainer is not None and results.trainer.interrupted
+    return isinstance(end, SIGTERMException) or is_interrupted
+
+
 def _ended(end: SystemExit, results: Results) -> BaseException:
     """So Lightning ends after SIGTERM and after Ctrl-C; and so a script may end itself."""
     if isinstance(end, SIGTERMException):
         return RankFailed("stopped by SIGTERM", status=143)
     if results.trainer is not None and results.trainer.interrupted:
         return RankFailed("stopped by SIGINT", status=130)
-    if isinstance(end.code, int):
-        return RankFailed(f"the script ended itself by sys.exit({end.code})", end.code)
     return RankFailed(str(end.code))
 
 

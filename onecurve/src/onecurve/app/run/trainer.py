@@ -25,6 +25,7 @@ from torch import Tensor
 from ... import machine
 from ...checkpoint.storage import LocalFiles, ShardedFolders
 from ...compat.of_lightning import callbacks_of, empty_hooks_skipped, logging_in_place
+from ..loggers.buffered import BufferedCSVLogger, BufferedTensorBoardLogger
 from .instantiate import build, building, trainer_errors
 from .protocols import HasFinalFacts, HasFinalWeights
 
@@ -232,8 +233,10 @@ def final_facts(trainer: Trainer) -> dict[str, float]:
 
 
 def close_loggers(loggers: Iterable[Logger]) -> None:
-    """Close the experiments of Weights & Biases, which has one per process, and of Comet."""
+    """Write what was logged last; close experiments of Weights & Biases and Comet."""
     for logger in loggers:
+        if isinstance(logger, BufferedCSVLogger | BufferedTensorBoardLogger):
+            logger.end()
         experiment = getattr(logger, "experiment", None)
         close = getattr(experiment, "finish", None) or getattr(experiment, "end", None)
         if callable(close):
