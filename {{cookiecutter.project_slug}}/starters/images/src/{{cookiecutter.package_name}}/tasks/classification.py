@@ -20,7 +20,7 @@ class Classification(Task):
     Args:
         num_classes: Number of labels.
         label_smoothing: Share of the target spread evenly over all classes.
-        example_shape: The shape of a batch, by which `strategy=pipeline` estimates the layers' work.
+        example_shape: The shape of a batch, by which `strategy=pipeline` weighs its layers.
         parts: The network, which maps images (N, C, H, W) to logits (N, num_classes), and how it is
             optimized: see `Parts`.
     """
