@@ -202,6 +202,8 @@ REMOVED = {
         "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=0 --master-addr=HOST "
         "--master-port=29500 train.py strategy=ddp on each node, with its number",
     ),
+    "checkpoint.mirror_to": "is gone: checkpoints are written to an address by "
+    "callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "plan.measure": "was removed; a plan takes all times from the rates of plan.gpu; leave it out",
     "plan.picture": "was removed; the table that is printed has all meshes, and plan.top more of "
     "them; leave it out",

@@ -97,6 +97,12 @@ def ranks_around() -> Ranks | None:
     return Ranks(rank, _number("SLURM_LOCALID", rank % here), world, here, "srun")
 
 
+def is_first_rank() -> bool:
+    """Whether this process is rank 0, or no rank of several."""
+    ranks = ranks_around()
+    return ranks is None or ranks.rank == 0
+
+
 def _number(name: str, default: int | None = None, least: int = 0) -> int:
     """The number in an environment variable of torchrun or srun."""
     written = os.environ.get(name, "" if default is None else str(default))

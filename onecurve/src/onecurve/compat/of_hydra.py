@@ -79,7 +79,7 @@ class Application:
         """Run a composed configuration in its directory, as ``python app.py`` does.
 
         Returns:
-            The error of `task`, whose traceback begins in it; None if there was none.
+            The error of `task`; None if there was none.
         """
         with read_write(config.hydra):
             config.hydra.mode = RunMode.RUN
@@ -89,8 +89,7 @@ class Application:
             try:
                 return task(job)
             except Exception as error:
-                trace = error.__traceback__
-                raised.append(error.with_traceback(trace and trace.tb_next))
+                raised.append(error)
                 raise
 
         callbacks = Callbacks(config)
@@ -98,10 +97,7 @@ class Application:
         context = HydraContext(config_loader=self._hydra.config_loader, callbacks=callbacks)
         done = run_job(noting_errors, config, "hydra.run.dir", None, context)
         callbacks.on_run_end(config=config, config_name=self.config_name, job_return=done)
-        if not raised:
-            return None
-        trace = raised[0].__traceback__
-        return raised[0].with_traceback(trace and trace.tb_next)
+        return raised[0] if raised else None
 
     def sweep(self, config: DictConfig, task: Callable[[DictConfig], Any]) -> None:
         """Run the sweep of a composed configuration, as ``python app.py --multirun`` does."""

@@ -103,11 +103,6 @@ def _loader() -> Any:
 
 
 ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
-# Keys that earlier releases had, and what does it now.
-GONE = {
-    "checkpoint.mirror_to": "is gone: checkpoints are written to an address by "
-    "callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
-}
 
 
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
@@ -164,8 +159,6 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
     if found is None:
         return None
     key = found[1] or found[2]
-    if key in GONE:
-        return f"{key}: {GONE[key]}"
     if "@" in key:
         group, _, place = key.partition("@")
         return (

@@ -117,7 +117,7 @@ class PredictionWriter(Predictions):
         if images := self.options.get("images"):
             self.files, loader = _image_loader(data, images)
             return {"dataloaders": loader}
-        if predict_on_test_set(data) and _is_first_rank():
+        if predict_on_test_set(data) and machine.is_first_rank():
             name = type(data).__name__
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
         return {"datamodule": data}
@@ -175,11 +175,6 @@ class PredictionWriter(Predictions):
                 f"predict.images={images}: the data of this checkpoint ({type(data).__name__}) "
                 "are not images read from files; leave predict.images out"
             )
-
-
-def _is_first_rank() -> bool:
-    ranks = machine.ranks_around()
-    return ranks is None or ranks.rank == 0
 
 
 def add_predict_step(task: LightningModule) -> None:

@@ -52,7 +52,7 @@ class Run:
         self.resume = _checkpoint_to_resume(self.cfg, context)
         self.resumed_fit = 0
         self._checkpoint: dict[str, Any] | None = None
-        self._is_in_place = False
+        self._logs: dict[str, Any] | None = None  # of a checkpoint that is continued in place
         if self.resume is not None:
             self._checkpoint = read_checkpoint(self.resume, whole=False, is_checked=True)
             reject_incomplete_state(self._checkpoint, str(self.resume))
@@ -60,8 +60,8 @@ class Run:
             self.cfg.trainer.num_sanity_val_steps = 0  # it has been validated before
             # After a restart a node may have a copy of it in another place.
             is_restart = context.attempt.checkpoint is not None
-            self._is_in_place = is_restart or self.resume.is_relative_to(self.dir)
-        self._logs = self._checkpoint["logs"] if self._checkpoint and self._is_in_place else None
+            if is_restart or self.resume.is_relative_to(self.dir):
+                self._logs = self._checkpoint["logs"]
 
     def build(self, node: DictConfig | None, **parts: Any) -> Any:
         """Build what a node of `cfg` describes, as ``hydra.utils.instantiate`` does.
@@ -105,10 +105,11 @@ class Run:
             logger: Such as ``run.build(cfg.logger)``; metrics.csv is written as well.
             arguments: Of a Trainer, which replace those of the configuration.
         """
-        from .trainer import RunTrainer, earlier_steps, trainer_built
+        from .instantiate import building, trainer_errors
+        from .trainer import RunTrainer, earlier_steps
 
         before = earlier_steps(self._checkpoint, self._stored) if self._checkpoint else None
-        with trainer_built():
+        with building("trainer"), trainer_errors():
             trainer = RunTrainer(**{**self._arguments(callbacks or (), logger or ()), **arguments})
         trainer.earlier_steps = before
         return trainer

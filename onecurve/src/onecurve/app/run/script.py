@@ -1,11 +1,11 @@
 """What surrounds a script's function in every rank: how it ends, and what is written down."""
 
+import signal
 from collections.abc import Callable
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from ... import machine
@@ -32,12 +32,15 @@ from .run import Run
 from .trainer import close_loggers, final_facts
 
 
-def in_rank(function: Callable[[Run], Any], config: dict[str, Any], context: RunContext) -> Metrics:
+def in_rank(
+    function: Callable[[Run], Any], config: dict[str, Any], context: RunContext
+) -> dict[str, Any]:
     """Call a script's function in a rank, and record the run once it has returned.
 
     Returns:
         The final metrics, the same on every rank, and under `RETURNED` the number that the function
-        returned, if it did; or the signal that stopped training.
+        returned, if it did; or the signal that stopped training, or the line of a script that ended
+        itself.
 
     Raises:
         UserError: If the run was rejected before it trained.
@@ -58,12 +61,14 @@ def in_rank(function: Callable[[Run], Any], config: dict[str, Any], context: Run
     except Stopped as stopped:
         return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:
+        if (stopped_by := _signal_behind(end, results)) is not None:
+            raise RankFailed(f"stopped by {stopped_by.name}", 128 + stopped_by) from None
         # `sys.exit()` in a script ends it as `return` does.
-        if isinstance(end.code, int) and end.code and not _is_signal(end, results):
+        if isinstance(end.code, int) and end.code:
             words = f"the script ended itself by sys.exit({end.code})"
-            return {DIFFERS: words, STATUS: end.code}  # type: ignore[dict-item]
-        if end.code not in (None, 0) or isinstance(end, SIGTERMException):
-            raise _ended(end, results) from None
+            return {DIFFERS: words, STATUS: end.code}
+        if end.code:
+            raise RankFailed(str(end.code)) from None
         best = run.best
     except Exception as error:
         if results.trainer is not None and (
@@ -78,7 +83,7 @@ def in_rank(function: Callable[[Run], Any], config: dict[str, Any], context: Run
     metrics = dict(results.metrics)
     if returned is not None:
         metrics[RETURNED] = returned
-    if _is_first():
+    if machine.is_first_rank():
         _write(run, metrics, status, best)
     return metrics
 
@@ -102,7 +107,7 @@ def _write(run: Run, metrics: Metrics, status: str, best: str | None) -> None:
             show_metrics(metrics, run.dir)
         return
     # A sweep prints a line for each job.
-    if OmegaConf.select(run.cfg, "sweep.job") is not None:
+    if run._is_job:
         return
     notes = [f"Stopped early by {reason}" for reason in why.values()] + results.notes
     if name := diverged(metrics):
@@ -118,28 +123,17 @@ def _number(returned: Any) -> float | None:
     return float(returned) if is_number else None
 
 
-def _is_first() -> bool:
-    ranks = machine.ranks_around()
-    return ranks is None or ranks.rank == 0
-
-
 def _has_trained(results: Results) -> bool:
     strategy = None if results.trainer is None else results.trainer.strategy
     return bool(results.samples or getattr(strategy, "samples_seen", 0))
 
 
-def _is_signal(end: SystemExit, results: Results) -> bool:
-    is_interrupted = results.trainer is not None and results.trainer.interrupted
-    return isinstance(end, SIGTERMException) or is_interrupted
-
-
-def _ended(end: SystemExit, results: Results) -> BaseException:
-    """So Lightning ends after SIGTERM and after Ctrl-C; and so a script may end itself."""
+def _signal_behind(end: SystemExit, results: Results) -> signal.Signals | None:
+    """The signal after which Lightning has ended a fit: SIGTERM, or Ctrl-C."""
     if isinstance(end, SIGTERMException):
-        return RankFailed("stopped by SIGTERM", status=143)
-    if results.trainer is not None and results.trainer.interrupted:
-        return RankFailed("stopped by SIGINT", status=130)
-    return RankFailed(str(end.code))
+        return signal.SIGTERM
+    is_interrupted = results.trainer is not None and results.trainer.interrupted
+    return signal.SIGINT if is_interrupted else None
 
 
 def _rejected_before_training(error: Exception) -> str | None:

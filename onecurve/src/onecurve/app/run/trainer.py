@@ -26,7 +26,7 @@ from ... import machine
 from ...checkpoint.storage import LocalFiles, ShardedFolders
 from ...compat.of_lightning import callbacks_of, empty_hooks_skipped, logging_in_place
 from ..loggers.buffered import BufferedCSVLogger, BufferedTensorBoardLogger
-from .instantiate import build, building, trainer_errors
+from .instantiate import build
 from .protocols import HasFinalFacts, HasFinalWeights
 
 # The number of steps in an epoch follows from these keys.
@@ -84,16 +84,22 @@ class RunTrainer(Trainer):
     def fit(self, *args: Any, **kwargs: Any) -> None:
         passed = signature(Trainer.fit).bind(self, *args, **kwargs).arguments
         self.resumes = passed.get("ckpt_path") is not None
-        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+        with self._quick():
             super().fit(*args, **kwargs)
 
     def validate(self, *args: Any, **kwargs: Any) -> Any:
-        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+        with self._quick():
             return super().validate(*args, **kwargs)
 
     def test(self, *args: Any, **kwargs: Any) -> Any:
-        with logging_in_place(), empty_hooks_skipped(self.callbacks):  # type: ignore[attr-defined]
+        with self._quick():
             return super().test(*args, **kwargs)
+
+    @contextmanager
+    def _quick(self) -> Iterator[None]:
+        callbacks = self.callbacks  # type: ignore[attr-defined]
+        with logging_in_place(), empty_hooks_skipped(callbacks):
+            yield
 
     @property
     def estimated_stepping_batches(self) -> int | float:
@@ -160,13 +166,6 @@ def trainer_arguments(
         "enable_progress_bar": any(isinstance(each, ProgressBar) for each in callbacks),
         "enable_model_summary": any(isinstance(each, ModelSummary) for each in callbacks),
     }
-
-
-@contextmanager
-def trainer_built() -> Iterator[None]:
-    """Reports what the Trainer rejects of the configuration in one line."""
-    with building("trainer"), trainer_errors():
-        yield
 
 
 def writes_csv(logger: Logger, run_dir: Path) -> bool:
