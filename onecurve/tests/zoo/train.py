@@ -25,7 +25,9 @@ MADE = {
     "ddp": lambda: onecurve.DDP(timeout_seconds=30),
     "fsdp": lambda: onecurve.FSDP(timeout_seconds=30),
     "pipeline": lambda: onecurve.Pipeline(microbatches=2, timeout_seconds=30),
-    "pipeline by gpipe": lambda: onecurve.Pipeline("gpipe", microbatches=2, timeout_seconds=30),
+    "pipeline by gpipe": lambda: onecurve.Pipeline(
+        schedule="gpipe", microbatches=2, timeout_seconds=30
+    ),
     "replicated shards": lambda: onecurve.FSDP(replicas=2, timeout_seconds=30),
     "replicated pipelines": lambda: onecurve.Pipeline(
         microbatches=2, replicas=2, timeout_seconds=30

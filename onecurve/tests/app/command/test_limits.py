@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import pytest
 from conftest import ROOT, Refused
 from hydra.utils import get_object
-from lightning.pytorch.callbacks import EarlyStopping
 from pydantic import AfterValidator, Field, create_model
 
 from onecurve import Config, UserError
@@ -193,18 +192,6 @@ def test_every_class_in_the_tables_exists_and_takes_the_keys_of_its_model() -> N
         taken = inspect.signature(get_object(target)).parameters
         if all(each.kind != inspect.Parameter.VAR_KEYWORD for each in taken.values()):
             assert names - {"name", "processes"} <= set(taken), target
-
-
-def test_what_a_callback_passes_on_has_the_keys_and_defaults_of_its_model() -> None:
-    def usual(target: str, *own: str) -> dict[str, Any]:
-        model = of_target(target)
-        assert model is not None
-        fields = model.model_fields.items()
-        return {name: field.default for name, field in fields if name not in own}
-
-    taken = inspect.signature(EarlyStopping).parameters
-    keys = usual("onecurve.callbacks.early_stopping.EarlyStopping", "monitor")
-    assert keys == {name: taken[name].default for name in keys}
 
 
 WHOLE = Annotated[int, Field(ge=1)]

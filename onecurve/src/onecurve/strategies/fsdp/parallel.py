@@ -29,6 +29,7 @@ from ...torch_versions import require
 from ..collectives import with_hook
 from ..layout import Part
 from ..mesh.sizes import Sizes
+from ..options import ShardOptions
 from ..parallelism import Parallelism
 from ..sharded_data import sharded_data
 from ..unsupported import (
@@ -59,11 +60,11 @@ class ShardedParameters(Parallelism):
 
     holds_state = True
 
-    def __init__(self, sharding: Sharding) -> None:
-        self.sharding = sharding
+    def __init__(self, options: ShardOptions) -> None:
+        self.options = options
         # Units whose outputs FSDP2 did not find in the current step.
         self._unseen: set[Any] = set()
-        self.offloads = sharding.cpu_offload
+        self.offloads = options.cpu_offload
 
     def is_needed(self, sizes: Sizes) -> bool:
         """Pipeline stages that one rank holds alone are not sharded."""
@@ -75,8 +76,8 @@ class ShardedParameters(Parallelism):
         return is_sharded(task)
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        check_wrap(task, self.sharding.wrap)
-        check_methods(task, self.sharding.forward_methods)
+        check_wrap(task, self.options.wrap)
+        check_methods(task, self.options.forward_methods)
         if task.trainer.state.fn == TrainerFn.FITTING:
             reject_hooks(task, self.name)
         has_own = next(task.parameters(recurse=False), None) is not None
@@ -93,7 +94,7 @@ class ShardedParameters(Parallelism):
             reject_sparse(part.root, self.name)
             if sizes.pipeline * sizes.context > 1:
                 reject_scalars(part.root, self.name)
-            self.sharding.apply(part.root, mesh, self.precision)
+            Sharding(self.options).apply(part.root, mesh, self.precision)
             if sizes.data_parallel > 1:
                 average_scalars(part.root, self.ranks.samples_group)
             if part.root is task:
@@ -112,7 +113,7 @@ class ShardedParameters(Parallelism):
             yield
 
     def moves(self, tensor: Tensor) -> bool:
-        return not (self.sharding.cpu_offload and isinstance(tensor, DTensor))
+        return not (self.options.cpu_offload and isinstance(tensor, DTensor))
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
         reject_optimizers(optimizers, self.name)
