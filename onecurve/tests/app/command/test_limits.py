@@ -277,9 +277,3 @@ def test_a_number_is_converted_where_only_text_is_allowed() -> None:
     assert repr(meant(int, 1e3)) == "1000"
     assert repr(meant(float, 300)) == "300"
     assert meant(list[str], [0, 1]) == ["0", "1"]
-
-
-def test_limits_of_an_earlier_release_are_still_imported() -> None:
-    with pytest.warns(DeprecationWarning, match="no longer has any effect"):
-        from onecurve.limits import Number
-    assert Annotated[int, Number(least=1)].__origin__ is int

@@ -87,7 +87,6 @@ class Predict(Config, extra="allow"):
     images: Annotated[Any, existing("an image, or a folder with images in it")] = Field(
         None, description="Images to predict; null for the samples of the data."
     )
-    figure: bool = Field(False, description="Draw these images with their classes in one figure.")
 
 
 class EvaluatedData(Config, extra="allow"):
