@@ -184,15 +184,6 @@ class LockedDirectory(NamedTuple):
     overrides: bytes | None  # the file of an earlier run
     logged: int  # the size of its metrics.csv
 
-    def discard(self) -> None:
-        """Unlock it before the run has begun, and remove it if it was created for the run."""
-        self.lock.release()
-        if not self.was_empty:
-            return
-        for name in (LOCK, HOLDER):
-            (self.run_dir / name).unlink(missing_ok=True)
-        _remove_empty((self.run_dir, *self.run_dir.parents[:2]))
-
 
 def try_lock(path: Path) -> FileLock | None:
     """Lock a file until the result is released, or this process ends; None if it is locked.
