@@ -26,6 +26,7 @@ from ..collectives import redistribute
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
+from ..step import StepContext
 from .attention import heads_forward, local, summand
 from .families import (
     STYLES,
@@ -72,7 +73,7 @@ class TensorParallel(Parallelism):
                 apply_plan(task, part.plan, self.ranks.mesh["tensor"], self.sequence)
         return parts
 
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+    def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
         if self.ranks.sizes.context > 1:
             return step()  # logits gathered along the sequence are full
         with sharded_logits():
