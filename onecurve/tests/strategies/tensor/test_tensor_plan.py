@@ -281,6 +281,29 @@ def test_it_is_refused_in_a_line(case: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+class Scaled(nn.Embedding):
+    """As in BART: a shard's look-up would leave the factor out."""
+
+    def forward(self, indices: Any) -> Any:
+        return 2 * super().forward(indices)
+
+
+class Capped(nn.Linear):
+    """As in Gemma: so would a shard's product."""
+
+    def forward(self, inputs: Any) -> Any:
+        return super().forward(inputs).tanh()
+
+
+@pytest.mark.parametrize("kind", [Scaled, Capped])
+def test_a_layer_with_a_forward_of_its_own_is_none_of_pytorchs(kind: type[nn.Module]) -> None:
+    task = Task(nn.Sequential(kind(8, 8), nn.Linear(8, 8)))
+    assert find_plan(task, {"": task}, None, 2) == {"network.1": "colwise_gather"}
+    line = f"network.0 is {kind.__name__}, and vocab is for Linear or Embedding; leave it out"
+    with pytest.raises(UserError, match=line):
+        check_plan(task, find_plan(task, {"": task}, {"0": "vocab"}, 2), 2)
+
+
 @pytest.mark.parametrize(
     ("name", "least"), [("mlp", 0.97), ("vit", 0.82), ("named", 0.9), ("fused", 0.95)]
 )

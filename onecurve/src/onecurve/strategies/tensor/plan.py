@@ -8,9 +8,7 @@
 | `fused`          | Linear in `heads` or    | some outputs    | full         | its features     |
 |                  | `colwise`               |                 |              | of each section  |
 | `vocab`          | Embedding               | some entries    | full         | full: summed     |
-| `vocab`          | Linear, the last        | some entries    | full         | logits of its    |
-|                  |                         |                 |              | entries; full    |
-|                  |                         |                 |              | outside of steps |
+| `vocab`          | Linear, the last        | some entries    | full         | full: gathered   |
 | `heads`          | nn.MultiheadAttention,  | some heads      | full         | full             |
 |                  | or a custom attention   |                 |              |                  |
 | `sequence`       | a block, a norm         | all parameters  | a shard      | a shard          |
@@ -38,6 +36,7 @@ from torch import nn
 from ...errors import UserError
 from .families import (
     STYLES,
+    calls_as,
     heads_of,
     holds_parameters,
     in_features,
@@ -257,7 +256,7 @@ def _check_fused(
 
 def _kind(part: nn.Module) -> str:
     kinds = (nn.Embedding, nn.MultiheadAttention)
-    return next((kind.__name__ for kind in kinds if isinstance(part, kind)), "")
+    return next((kind.__name__ for kind in kinds if calls_as(part, kind)), "")
 
 
 def _check_divides(name: str, number: int, what: str, size: int, key: str) -> None:
