@@ -23,8 +23,8 @@ from onecurve.strategies.tensor.plan import (
     check_plan,
     find_plan,
     local_numel,
-    plan_table,
     report_plan,
+    rows_of,
     shares,
 )
 
@@ -325,5 +325,4 @@ def test_what_a_rank_holds() -> None:
     assert biases
     assert local_numel("rowwise", "bias", (16,), 2) == 16
     assert local_numel("rowwise", "weight", (16, 32), 4) == 128
-    table = plan_table(task, plan, 2, sequence=False)
-    assert table.row_count == 4
+    assert len(rows_of(task, plan, 2, sequence=False)) == 4
