@@ -228,9 +228,7 @@ class OneCurve(CallbackAPI):
 
     def apply_ac_and_compile(self, layers: Iterable[nn.Module] | None = None) -> None:
         """Apply activation checkpointing and torch.compile to these layers, or to all."""
-        # The loss is not compiled if logits may be sharded. With context parallelism they are full.
-        sizes = self.sizes
-        if sizes.context > 1 and self.compiled != "none":
+        if self.sizes.context > 1 and self.compiled != "none":
             require("strategy.context with compile")
         apply_ac_and_compile(
             self._connected_module,
@@ -238,7 +236,6 @@ class OneCurve(CallbackAPI):
             self.compiled,
             backend=self.compile_backend,
             layers=layers,
-            loss=sizes.tensor == 1 or sizes.context > 1,
         )
 
     def _move(self, module: nn.Module, device: torch.device) -> None:
