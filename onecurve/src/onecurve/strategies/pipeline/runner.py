@@ -192,14 +192,14 @@ class Runner:
         """The outputs of the network; differentiable."""
         stages = stages or self.stages
         with self._own_random_numbers(), stages.sequences.working(inputs):
-            outputs = through_stages(stages, stages.sequences.cut(inputs), chunks)
-            return tuple(stages.sequences.whole(output, inputs) for output in outputs)
+            outputs = through_stages(stages, stages.sequences.shards(inputs), chunks)
+            return tuple(stages.sequences.full(output, inputs) for output in outputs)
 
     def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
         """The name of the schedule for a batch, and the number of micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
-                return self.schedule, self.schedules.get(stages.sequences.cut(inputs))[1]
+                return self.schedule, self.schedules.get(stages.sequences.shards(inputs))[1]
             return "gpipe", self._chunks(inputs)
 
     def changed_buffers(self) -> list[str]:
@@ -273,18 +273,18 @@ class Runner:
             self.stash.collect(),
             stages.sequences.working(inputs),
         ):
-            given = stages.sequences.cut(inputs)
+            given = stages.sequences.shards(inputs)
             results, losses = self.schedules.forward_backward(given, targets, self._scale)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
         known = torch.empty(2, dtype=torch.float64, device=stages.ranks.device)
         if losses is not None:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         stages.share((known,), stages.last)
-        return tuple(stages.sequences.whole(output, inputs) for output in outputs), known
+        return tuple(stages.sequences.full(output, inputs) for output in outputs), known
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
         """The task's loss of a micro-batch."""
-        outputs = self.stages.sequences.whole(outputs, self._inputs)
+        outputs = self.stages.sequences.full(outputs, self._inputs)
         self.takes_loss = True
         try:
             with self.precision.forward_context(), self.stages.sequences.outside():
