@@ -74,25 +74,11 @@ class Prepared(Own):
             weight.sub_(group["lr"] * self.state[weight]["sum"].add_(weight.grad))
 
 
-class Around(Optimizer):
-    """Steps another one, as Lookahead does, whose groups are its own."""
-
-    def __init__(self, base: Optimizer) -> None:
-        super().__init__(base.param_groups, {})
-        self.base, self.param_groups = base, base.param_groups
-
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        return self.base.step(closure)
-
-
-MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 KINDS: list[tuple[Any, bool | None]] = [
     (Signs, False),
-    (MOMENTUM, False),
-    (lambda weights: Around(MOMENTUM(weights)), False),
+    (partial(SGD, lr=0.1, momentum=0.9), False),
     (Clipping, True),
     (Estimating, True),
-    (lambda weights: Around(Clipping(weights)), True),
     (Prepared, None),
 ]
 
