@@ -228,15 +228,6 @@ def test_a_network_outside_of_the_tables_is_told_of_a_plan(
         assert ("strategy.plan can give better styles" in said) == is_told
 
 
-def test_the_error_names_layers_that_a_plan_could_shard() -> None:
-    class Named(nn.Linear): ...
-
-    tied = Task(nn.Sequential(nn.Embedding(4, 8), Named(8, 8), nn.Linear(8, 4, bias=False)))
-    tied.network[2].weight = tied.network[0].weight  # type: ignore[index, union-attr]
-    with pytest.raises(UserError, match=r"give network\.0, network\.2 the style vocab in strategy"):
-        check_plan(tied, find_plan(tied, {"": tied}, None, 2), 2)
-
-
 def test_a_given_plan_replaces_the_inferred_one() -> None:
     _, plan = plan_of("gpt", {"block*.mlp": "colwise", "network.block2.mlp.up": "colwise_gather"})
     assert plan["network.block1.mlp.0"] == "colwise"
