@@ -257,11 +257,6 @@ def set_value_of_step(result: Any, value: Any) -> None:
     result._forward_cache = value
 
 
-def logs_now(trainer: Trainer) -> bool:
-    """Whether loggers get the values of the current step (`log_every_n_steps`)."""
-    return trainer._logger_connector.should_update_logs
-
-
 def metrics_to_log(trainer: Trainer) -> dict[str, Any]:
     """The values that loggers get next."""
     metrics: dict[str, Any] = trainer._logger_connector.metrics["log"]

@@ -31,6 +31,7 @@ from ...compat.of_lightning import accumulates
 from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
+from ..context_parallel import Sequences
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
@@ -47,7 +48,7 @@ from .gradients import (
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks
 from .optimizers import set_up_optimizers as set_up
-from .partition import Partition, Placement, Stages, WholeSequences, report_partition
+from .partition import Partition, Placement, Stages, report_partition
 from .remote import RemoteParameter, add_gradients
 from .runner import Runner
 from .schedule import StageModule
@@ -115,11 +116,6 @@ class PipelineParallel(Parallelism, State):
         calls = layers if blocks is None else blocks.layers()
         also = (lambda: (network.owner.training,)) if blocks is None else (lambda: blocks.shapes)
         shapes = LayerShapes(calls, self.precision.forward_context, also)
-        sequences: Any = WholeSequences()
-        if self.ranks.context_group is not None:
-            from ..context_parallel import Pieces
-
-            sequences = Pieces(self.ranks.context_group)
         return Stages(
             layers,
             list(calls.values()),
@@ -133,7 +129,7 @@ class PipelineParallel(Parallelism, State):
             ),
             modules={},
             shapes=shapes,
-            sequences=sequences,
+            sequences=Sequences(self.ranks.context_group),
             ranks=self.ranks,
         )
 
