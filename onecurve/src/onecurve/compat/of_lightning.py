@@ -137,11 +137,6 @@ def callbacks_with_metric(trainer: Trainer) -> list[Callback]:
     return [each for each in found if getattr(each, "monitor", None) in known]
 
 
-def transferred(module: LightningModule, batch: Any) -> Any:
-    """Apply the hooks `on_before_batch_transfer` to a batch."""
-    return module._on_before_batch_transfer(batch, dataloader_idx=0)
-
-
 # Lightning: steps
 
 

@@ -42,7 +42,7 @@ from .full_parameters import full_parameters
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Applied, Parallelism, State
-from .prepare import example_of, first_inputs
+from .prepare import example_of
 from .step import Steps
 
 
@@ -137,13 +137,8 @@ class CallbackAPI(Strategy):
     # Samples
 
     def example_inputs(self) -> tuple[Tensor, ...] | None:
-        """Example inputs of the network: `example_input_array`, or see `first_inputs`.
-
-        Returns:
-            None if neither the task nor the loader provides them.
-        """
-        task = self._connected_module
-        return example_of(task, self.precision_plugin) or first_inputs(task.trainer)
+        """The task's `example_input_array`, in the run's precision; None without one."""
+        return example_of(self._connected_module, self.precision_plugin)
 
     def training_batches(self) -> Iterator[tuple[Any, bool]]:
         """This rank's share of every training batch of an epoch, on its device, as in training.
