@@ -25,8 +25,9 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ..batch.global_batch import shared_in_step
+from ..batch.position import KEY as RESUME
 from ..batch.random import kept_state
-from ..batch.resume import Place, TrainingEpochs
+from ..batch.resume import TrainingEpochs
 from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
@@ -286,10 +287,10 @@ class CallbackAPI(Strategy):
         """Write a checkpoint: a full one on rank 0, a sharded one on all ranks."""
         if self.drift is not None and self.epochs is not None:
             self.drift.report()
-        if self.epochs is not None and "loops" in checkpoint:
-            checkpoint["random"] = self.epochs.state()
-        elif self._ended_with is not None and "loops" in checkpoint:
-            checkpoint["random"] = self._ended_with
+        state = self._ended_with if self.epochs is None else self.epochs.state()
+        if state is not None and "loops" in checkpoint:
+            checkpoint["loops"] = {**checkpoint["loops"], "fit_loop": state["fit_loop"]}
+            checkpoint[RESUME] = state[RESUME]
         if self.parallelisms and (names := drop_modules(checkpoint)):
             if self.is_global_zero and not self._reported_left_out:
                 say(
@@ -315,7 +316,7 @@ class CallbackAPI(Strategy):
         # Not if a callback restores the state from the beginning of this fit: loaders exist then.
         if epochs is not None and epochs.trainer.train_dataloader is None:
             self._take_live_weights(checkpoint)
-            epochs.resume_from(Place(checkpoint))
+            epochs.resume_from(checkpoint)
         return checkpoint
 
     def _take_live_weights(self, checkpoint: dict[str, Any]) -> None:
