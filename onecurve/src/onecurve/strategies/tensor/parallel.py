@@ -40,7 +40,6 @@ from .families import (
 )
 from .plan import check_plan, find_plan, report_plan
 from .regions import Region, full_sum, own_rows, runs_of
-from .sharded_logits import leave_logits, sharded_logits
 
 
 class TensorParallel(Parallelism):
@@ -71,12 +70,6 @@ class TensorParallel(Parallelism):
             if part.plan:
                 apply_plan(task, part.plan, self.ranks.mesh["tensor"], self.sequence)
         return parts
-
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
-        if self.ranks.sizes.context > 1:
-            return step()  # logits gathered along the sequence are full
-        with sharded_logits():
-            return step()
 
 
 def apply_plan(
@@ -225,9 +218,7 @@ def _linear(
     if style == "fused":
         weight, bias = own_rows(weight, bias, sections, region.mesh)
     outputs = F.linear(entry.read(inputs) if entry else region.enter(inputs), weight, bias)
-    if style == "vocab":
-        return leave_logits(region.mesh, outputs)  # type: ignore[no-any-return]
-    return region.leave(outputs, Shard(-1)) if style == "colwise_gather" else outputs
+    return region.leave(outputs, Shard(-1)) if style in ("colwise_gather", "vocab") else outputs
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:
