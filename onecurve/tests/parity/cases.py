@@ -312,7 +312,6 @@ def network(make: Callable[[], Any], **options: Any) -> Case:
     return other(partial(others.Stranger, make), **options)
 
 
-OF_LAYERS = {"pipeline": announced("is not one of torch.optim, and each rank runs it on its own")}
 SHARDED_TASK = cells(("fsdp", "tensor"), rejected(SHARDED))
 BECAME = announced("became different ones on each rank")
 METHODS = {name: {"forward_methods": ["encode"]} for name in ("fsdp", "tensor")}
@@ -329,7 +328,7 @@ OF_OTHERS = {
     "another method than `forward`": other(others.CallsAMethod, settings=METHODS),
     "`forward` by its name, steps without a batch's number": other(others.CallsByName),
     "a part of a module that is never called": other(others.CallsParts, settings=FINER),
-    "no optimizer": other(others.HasNoOptimizer, cells=OF_LAYERS),
+    "no optimizer": other(others.HasNoOptimizer),
     "layers that are frozen in a step": other(
         others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
     ),
@@ -471,7 +470,7 @@ OF_OTHERS = {
     "a fused optimizer": other(others.Fused),
     "a gradient within the loss, by hand": unstaged(others.Slopes),
     "a network that is called after its slopes": unstaged(others.OwnSlopes),
-    "an optimizer and a schedule of one's own": other(others.Own, cells=OF_LAYERS),
+    "an optimizer and a schedule of one's own": other(others.Own),
     "an optimizer of one's own, by the norm of all": unstaged(
         partial(others.Own, others.ByNorm), cells={"tensor": rejected(SHARDED)}
     ),

@@ -9,7 +9,7 @@ import torch
 import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule
-from others import MadeEarly, Own, Samples, Stranger, loaders
+from others import MadeEarly, Samples, Stranger, loaders
 from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -58,13 +58,6 @@ STRATEGIES = {
 def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
     monkeypatch.syspath_prepend(str(request.path.parent))
-
-
-def test_an_optimizer_outside_torch_gets_a_line_under_pipeline() -> None:
-    run = partial(warm_ranks.run, "test_tasks_of_others.said_in_fit", processes=2)
-    said = run((Own, None, "pipeline"))
-    assert said.count("OfABook is not one of torch.optim, and each rank runs it on") == 1
-    assert "torch.optim" not in run((MadeEarly, None, "pipeline"))
 
 
 def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
