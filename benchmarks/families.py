@@ -128,7 +128,7 @@ def cell(row: str, column: str, as_is: bool) -> Cell:
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     transformers.logging.set_verbosity_error()
-    network, samples, task, _ = ROWS[row]
+    network, samples, task = ROWS[row]
     strategy = COLUMNS[column].strategy(ROWS[row])
     strategy.prints_layers = False
     made: list[Any] = []

@@ -30,8 +30,9 @@ class Throughput(Callback):
     its time is counted where the program waits for it, which is in the step if a value is logged.
 
     Floating-point operations are those of the matrix products and convolutions of one forward pass,
-    and three times as many for training (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
-    section 2.1). Their share of the peak (MFU) is logged for GPUs whose peak Lightning knows.
+    of the task's `example_input_array`, and three times as many for training (Kaplan et al. 2020,
+    https://arxiv.org/abs/2001.08361, section 2.1). Their share of the peak (MFU) is logged for GPUs
+    whose peak Lightning knows.
     """
 
     @configured_by(ThroughputOptions, "callbacks.throughput")

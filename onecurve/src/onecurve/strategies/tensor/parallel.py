@@ -25,7 +25,7 @@ from ...errors import UserError, in_short
 from ..collectives import redistribute
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
-from ..parallelism import Parallelism
+from ..parallelism import Applied, Parallelism, Setting
 from .attention import heads_forward, local, summand
 from .families import (
     STYLES,
@@ -40,7 +40,6 @@ from .families import (
 )
 from .plan import check_plan, find_plan, report_plan
 from .regions import Region, full_sum, own_rows, runs_of
-from .sharded_logits import leave_logits, sharded_logits
 
 
 class TensorParallel(Parallelism):
@@ -53,30 +52,26 @@ class TensorParallel(Parallelism):
     def is_needed(self, sizes: Sizes) -> bool:
         return sizes.tensor > 1
 
-    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+    def plan(self, task: LightningModule, parts: list[Part], setting: Setting) -> list[Part]:
         """Find, validate and print the plan of each part. Pairs of layers never span two parts."""
         strategy: Any = task.trainer.strategy
-        size = self.ranks.sizes.tensor
+        size = setting.ranks.sizes.tensor
         for part in parts:
             part.plan = find_plan(task, part.layers, self.given, size)
         plan = {name: style for part in parts for name, style in part.plan.items()}
         check_plan(task, plan, size, f"strategy.tensor={size}", self.sequence)
-        if self.ranks.rank == 0 and strategy.prints_layers:
+        if setting.ranks.rank == 0 and strategy.prints_layers:
             report_plan(task, plan, size, self.sequence)
         return parts
 
-    def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        move(task, self.ranks.device)
+    def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
+        """Shard the layers of this rank's parts."""
+        if parts:
+            move(task, setting.ranks.device)
         for part in parts:
             if part.plan:
-                apply_plan(task, part.plan, self.ranks.mesh["tensor"], self.sequence)
-        return parts
-
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
-        if self.ranks.sizes.context > 1:
-            return step()  # logits gathered along the sequence are full
-        with sharded_logits():
-            return step()
+                apply_plan(task, part.plan, setting.ranks.mesh["tensor"], self.sequence)
+        return Applied()
 
 
 def apply_plan(
@@ -225,9 +220,7 @@ def _linear(
     if style == "fused":
         weight, bias = own_rows(weight, bias, sections, region.mesh)
     outputs = F.linear(entry.read(inputs) if entry else region.enter(inputs), weight, bias)
-    if style == "vocab":
-        return leave_logits(region.mesh, outputs)  # type: ignore[no-any-return]
-    return region.leave(outputs, Shard(-1)) if style == "colwise_gather" else outputs
+    return region.leave(outputs, Shard(-1)) if style in ("colwise_gather", "vocab") else outputs
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:
