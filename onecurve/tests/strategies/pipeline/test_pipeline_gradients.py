@@ -75,7 +75,10 @@ WAYS = (("interleaved_zero_bubble", 2), (ZBV, 8))
 
 @pytest.fixture(scope="session")
 def outcomes(shared: Shared) -> Any:
-    cases: dict[Any, Case] = {way: (AllOfThem, onecurve.Pipeline(*way), {}) for way in WAYS}
+    cases: dict[Any, Case] = {
+        way: (AllOfThem, onecurve.Pipeline(schedule=way[0], microbatches=way[1]), {})
+        for way in WAYS
+    }
     return shared("gradients", partial(fits_in_ranks, cases))
 
 
