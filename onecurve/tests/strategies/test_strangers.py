@@ -593,7 +593,7 @@ class Block(nn.Module):
 
 def families() -> nn.Module:
     """All that are known by names."""
-    pairs = zip(ATTENTIONS, FEED_FORWARD, strict=True)
+    pairs = zip((*ATTENTIONS, ATTENTIONS[0]), FEED_FORWARD, strict=True)
     return nn.Sequential(*(Block(Attention(names), FeedForward(of)) for names, of in pairs))
 
 
@@ -778,7 +778,7 @@ def test_all_families_are_sharded() -> None:
     plan = find_plan(task, {"": task}, None, 2)
     layers = {name for name, part in task.named_modules() if isinstance(part, nn.Linear)}
     assert layers <= plan.keys()
-    assert sum(style == "rowwise" for style in plan.values()) == 2 * len(ATTENTIONS)
+    assert sum(style == "rowwise" for style in plan.values()) == 2 * len(FEED_FORWARD)
 
 
 class Stacked(nn.Module):
