@@ -285,6 +285,29 @@ def test_a_rank_without_any_sample_gathers_metrics_with_the_others() -> None:
     assert in_two_ranks("area", onecurve.DDP, 2) == pytest.approx(plain, rel=1e-6)
 
 
+class Gathers(Small):
+    """All rows of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[Tensor] = []
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.rows.append(self.trainer.strategy.all_samples(batch))  # type: ignore[attr-defined]
+
+
+def gathered() -> list[Tensor]:
+    task = Gathers()
+    loader = DataLoader(rows(9), batch_size=4)  # type: ignore[arg-type]
+    quiet_trainer(onecurve.DDP(), 2).test(task, loader, verbose=False)
+    return task.rows
+
+
+def test_rows_of_another_rank_are_not_gathered_twice() -> None:
+    """In a batch of one row, which both ranks compute."""
+    assert torch.equal(torch.cat(in_two_ranks("gathered")), torch.stack(rows(9)))
+
+
 class Written(BasePredictionWriter):
     def __init__(self) -> None:
         super().__init__("batch_and_epoch")

@@ -4,10 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
-from ..compat.of_lightning import is_one_after_the_other
 from ..compat.of_torch import tree_leaves, tree_map
 from ..errors import UserError
 from .proxy import Proxy
@@ -27,6 +25,14 @@ class Share(NamedTuple):
     def size(self) -> int:
         """Samples of this rank; 0 is possible if the batch is smaller than the number of ranks."""
         return self.stop - self.start
+
+    @property
+    def computed(self) -> "Share | None":
+        """The rows that this rank computes with; None if they are of several loaders."""
+        if self.is_of_several:
+            return None
+        # A rank with an empty share computes with the row before, which is another rank's.
+        return self if self.size else self._replace(start=self.start - 1)
 
 
 def share_of(total: int, rank: int, num_replicas: int) -> Share:
@@ -129,21 +135,3 @@ class SharedLoader(Proxy, ABC):
 
     def trained(self, batch_idx: int) -> None:
         """Note that a global batch has been trained on."""
-
-
-def loaders_in_step(combined: CombinedLoader, dataloader_idx: int = 0) -> list[Any]:
-    """The loaders that contribute to a step."""
-    loaders: list[Any] = combined.flattened
-    if is_one_after_the_other(combined):
-        loaders = loaders[dataloader_idx : dataloader_idx + 1]
-    return loaders
-
-
-def shared_in_step(
-    combined: CombinedLoader, batch_idx: int, dataloader_idx: int = 0
-) -> list[SharedLoader]:
-    """The loaders that contribute to a step; none if ranks do not share one of them."""
-    loaders = loaders_in_step(combined, dataloader_idx)
-    if not all(isinstance(loader, SharedLoader) for loader in loaders):
-        return []
-    return [loader for loader in loaders if loader.share(batch_idx).total]

@@ -10,7 +10,7 @@ numbers per channel in the backward pass.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -23,13 +23,15 @@ from ..compat.patching import replaced
 from ..errors import say, some_of
 from .collectives import Group, gather
 from .mesh.sizes import Sizes
-from .step import TaskStep
+
+if TYPE_CHECKING:
+    from .step import Steps
 
 ONE_VALUE = "Expected more than 1 value per channel when training, got one over all ranks"
 _of_torch: Any = F.batch_norm
 
 
-def synchronized(step: TaskStep, group: Group) -> AbstractContextManager[None]:
+def synchronized(steps: "Steps", group: Group) -> AbstractContextManager[None]:
     """Let BatchNorm use the statistics of a group of ranks within a context.
 
     Only in steps, and in backward passes, where activation checkpointing calls layers again. Other
@@ -47,12 +49,14 @@ def synchronized(step: TaskStep, group: Group) -> AbstractContextManager[None]:
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Any:
-        if not training or not (step.is_running or is_in_backward()):
+        context = steps.current
+        is_in_step = context is not None and (context.is_running or is_in_backward())
+        if context is None or not is_in_step or not training:
             return _of_torch(
                 input, running_mean, running_var, weight, bias, training, momentum, eps
             )
         # A rank without samples works on a row of another rank.
-        count = input.numel() // input.shape[1] if step.counts else 0
+        count = input.numel() // input.shape[1] if context.counts else 0
         running = running_mean, running_var, momentum
         return _Normalize.apply(input, weight, bias, eps, group, count, running)
 
@@ -66,6 +70,12 @@ def is_exact(layer_sync: LayerSync | None, sizes: Sizes) -> bool:
     """
     is_asked = isinstance(layer_sync, TorchSyncBatchNorm)
     return is_asked and sizes.data_parallel > 1 and sizes.pipeline == 1
+
+
+def use_other_sync(layer_sync: LayerSync | None, task: nn.Module) -> None:
+    """Apply a plugin that a Trainer has for layers beside `sync_batchnorm`."""
+    if layer_sync is not None and not isinstance(layer_sync, TorchSyncBatchNorm):
+        layer_sync.apply(task)
 
 
 def report_statistics_of_shares(

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
+from ..batch.global_batch import shared_in_step
 from ..batch.random import kept_state
 from ..batch.resume import Place, TrainingEpochs
-from ..batch.share import shared_in_step
 from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
@@ -42,7 +42,7 @@ from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
 from .prepare import example_of, first_inputs
-from .step import TaskStep
+from .step import Steps
 
 
 class CallbackAPI(Strategy):
@@ -50,7 +50,7 @@ class CallbackAPI(Strategy):
 
     Attributes:
         ranks: This rank among the others; None in one process, or before a process group exists.
-        step: Runs the steps of the task.
+        steps: Runs the steps of the task.
         parallelisms: The parallelisms, from the outermost to the innermost axis.
         samples_group: The ranks that hold the same parameters and see different samples; None
             stands for all ranks.
@@ -61,7 +61,7 @@ class CallbackAPI(Strategy):
     """
 
     ranks: Ranks | None = None
-    step: TaskStep | None = None
+    steps: Steps | None = None
     parallelisms: Sequence[Parallelism] = ()
     samples_group: dist.ProcessGroup | None = None
     parts_group: dist.ProcessGroup | None = None
@@ -88,7 +88,7 @@ class CallbackAPI(Strategy):
     @property
     def samples_seen(self) -> int:
         """Training samples that all ranks have processed since this process began."""
-        return 0 if self.step is None else self.step.samples_seen
+        return 0 if self.steps is None else self.steps.samples_seen
 
     # Values
 
@@ -109,7 +109,7 @@ class CallbackAPI(Strategy):
         # Counters as well: float32 cannot represent a third of one exactly.
         double = tensor.dtype == torch.float64 or self.precision_plugin.precision == "64-true"
         total = tensor.double() if double else tensor.float()
-        total = total * self._step.weight_in_means
+        total = total * self._steps.weight_in_means
         dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
         return total / dist.get_world_size(group)
 
@@ -157,7 +157,7 @@ class CallbackAPI(Strategy):
             loaders.flattened = [self.shared(each) for each in loaders.flattened]
             count = trainer.num_training_batches
             for batch, index, _ in islice(loaders, int(count) if count != inf else None):
-                shared = shared_in_step(loaders, index)
+                shared = shared_in_step(loaders.flattened, index)
                 counts = not shared or any(loader.share(index).size for loader in shared)
                 batch = self.precision_plugin.convert_input(batch)
                 yield self.batch_to_device(batch, self.root_device), counts
@@ -193,8 +193,8 @@ class CallbackAPI(Strategy):
             )
         if self.data_parallel_size == 1:
             return tensor
-        share = self._step.share
-        if share is not None and not share.size:
+        context = self._steps.current
+        if context is not None and context.is_running and not context.counts:
             tensor = tensor[:0]  # a rank without samples works on another rank's
         return gather_uneven(tensor, self.samples_group)
 
@@ -385,9 +385,9 @@ class CallbackAPI(Strategy):
         return next((each for each in self.parallelisms if each.holds_state), Parallelism())
 
     @property
-    def _step(self) -> TaskStep:
-        assert self.step is not None
-        return self.step
+    def _steps(self) -> Steps:
+        assert self.steps is not None
+        return self.steps
 
     @property
     def _connected_module(self) -> LightningModule:

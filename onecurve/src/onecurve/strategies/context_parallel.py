@@ -34,6 +34,7 @@ from ..errors import UserError, say
 from .collectives import gather, redistribute, with_hook
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
+from .step import StepContext
 
 
 class Axis:
@@ -231,12 +232,12 @@ class ContextParallel(Parallelism):
 
         return replaced(task, "forward", forward)
 
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+    def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
         """Run a step, and report once if it does not call `self(inputs)`."""
         output = step()
         if not self._is_used and self.ranks.rank == 0:
             say(
-                f"strategy.context={self.ranks.sizes.context}: {name} does not call "
+                f"strategy.context={self.ranks.sizes.context}: {context.name} does not call "
                 "self(inputs), so no sequence is sharded and every rank computes all of it"
             )
         self._is_used = True

@@ -27,6 +27,7 @@ from ..compat.patching import replaced
 from ..errors import UserError, say
 from .layout import changed, report_changed
 from .single import Single
+from .step import StepContext
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -43,27 +44,28 @@ class DP(Single):
     _changed: dict[str, None]
     _calls: int = 0
 
-    def _call_task(self, name: str, *args: Any) -> Any:
+    def _call_task(self, context: StepContext, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices.
 
         The first training step reports if nothing was split, and which buffers will differ.
         """
         module = self._connected_module
         self._changed, self._calls = {}, 0
-        with replaced(module, "forward", self._split_forward(module)):
-            output = super()._call_task(name, *args)
-        if name == "training_step" and self._reports_first:
+        with replaced(module, "forward", self._split_forward(module, context.batch.samples)):
+            output = super()._call_task(context, *args)
+        if context.name == "training_step" and self._reports_first:
             self._reports_first = False
             if not self._calls:
-                self._report(f"{name} of {type(module).__name__} does not call self(inputs)")
+                self._report(
+                    f"{context.name} of {type(module).__name__} does not call self(inputs)"
+                )
             if self._changed:
                 report_changed(module, "dp", "part of a batch", list(self._changed))
         return output
 
-    def _split_forward(self, module: LightningModule) -> Callable[..., Any]:
+    def _split_forward(self, module: LightningModule, samples: int | None) -> Callable[..., Any]:
         devices = self.parallel_devices or [self.root_device]
         full = module.forward
-        samples = self._step.samples if module.trainer.training else None
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._calls += 1

@@ -7,13 +7,14 @@ parameter is put together from parts of different ones.
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..compat.of_torch import BatchNorm
 from ..errors import say, some_of
-from .collectives import Group
+from .mesh.ranks import Ranks
 
 SUMS = "_sums_when_changed"
 """An attribute of a shard: `sums_of` the full parameter when a layer last changed it."""
@@ -25,11 +26,9 @@ class Drift:
     All ranks call its methods together.
     """
 
-    def __init__(
-        self, task: nn.Module, strategy: str, device: torch.device, group: Group, is_first: bool
-    ) -> None:
-        self._task, self._strategy, self._device, self._group = task, strategy, device, group
-        self._is_first = is_first
+    def __init__(self, task: LightningModule, strategy: str, ranks: Ranks) -> None:
+        self._task, self._strategy = task, strategy
+        self._device, self._group = ranks.device, ranks.samples_group
         self._reported: set[str] = set()
         self._stepped: list[Optimizer] = []
 
@@ -42,7 +41,7 @@ class Drift:
     def report(self) -> None:
         """Print which tensors differ and were not reported before."""
         names = self._compare()
-        if names and self._is_first:
+        if names and self._task.trainer.is_global_zero:
             say(
                 f"strategy={self._strategy}: {some_of(names)} of {type(self._task).__name__} "
                 "became different ones on each rank, so the copies of the network drift apart: "
@@ -67,6 +66,12 @@ class Drift:
         differ = [name for name in differ if name not in self._reported]
         self._reported.update(differ)
         return differ
+
+
+def drift_of(task: LightningModule, strategy: str, ranks: Ranks | None) -> Drift | None:
+    """What compares the ranks' tensors in a fit; None if all see the same samples."""
+    sees_all = ranks is None or ranks.sizes.data_parallel == 1
+    return None if ranks is None or sees_all else Drift(task, strategy, ranks)
 
 
 def statistics_of(task: nn.Module) -> set[str]:

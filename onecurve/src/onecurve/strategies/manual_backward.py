@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -57,6 +58,11 @@ class ManualBackward:
                 yield
         finally:
             self._is_under_way = False
+
+
+def manual_backward(task: LightningModule, strategy: str) -> ManualBackward | None:
+    """What watches the backward passes of a task that optimizes manually."""
+    return None if task.automatic_optimization else ManualBackward(task, strategy)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from .fsdp.state import cut_like, cut_optimizer_state
 from .layout import Part
 from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
-from .step import TaskStep
+from .step import StepContext
 
 
 class Parallelism:
@@ -28,7 +28,6 @@ class Parallelism:
     Attributes:
         name: The strategy's name in ``strategy=...``, for errors.
         ranks: The ranks of the run.
-        step: Runs the steps of the task.
         precision: Lightning's precision plugin.
     """
 
@@ -36,21 +35,22 @@ class Parallelism:
     """Whether it knows which part of the network's state this rank holds."""
     sees_share: bool = True
     """Whether the current step sees this rank's full share of a batch, not a micro-batch."""
+    has_weighed: bool = False
+    """Whether the gradients of the current step are weighted by this rank's share already."""
     offloads: bool = False
     """Whether parameters of a rank on a GPU may live on the CPU."""
 
     name: str = ""
     ranks: Ranks
-    step: TaskStep
     precision: Precision
 
     def is_needed(self, sizes: Sizes) -> bool:
         """Whether there is anything to do on a mesh with these sizes."""
         return True
 
-    def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
+    def join(self, name: str, ranks: Ranks, precision: Precision) -> None:
         """Join a fit or an evaluation, once the process group exists."""
-        self.name, self.ranks, self.step, self.precision = name, ranks, step, precision
+        self.name, self.ranks, self.precision = name, ranks, precision
 
     # This rank's part
 
@@ -88,14 +88,8 @@ class Parallelism:
 
     # Steps
 
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
-        """Run a step of the task.
-
-        Args:
-            name: "training_step", "validation_step", "test_step" or "predict_step".
-            batch: The batch that the step gets.
-            step: Calls the step.
-        """
+    def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
+        """Run a step of the task."""
         return step()
 
     def forward(self, task: LightningModule, inputs: Any) -> None:

@@ -1,374 +1,294 @@
-"""Runs a task's steps on this rank, and weights each loss by this rank's share of the batch.
+"""One step of a task on this rank's share of a global batch: `run_step`.
 
-Each rank has a share of every global batch. Its loss is scaled by ``share * ranks / total``, so
-that the mean over ranks, as DistributedDataParallel computes it, is the mean over samples, even if
-shares differ by a sample. If a task defines `weight` (`weight.py`), that replaces the number of
-samples. A step with several training loaders counts the samples of all of them.
+Each rank's loss is multiplied by ``share * ranks / total``, so that the mean over ranks, as
+DistributedDataParallel computes it, is the mean over samples, even if shares differ by a sample. If
+a task defines `weight` (`weight.py`), that replaces the number of samples. A step with several
+training loaders counts the samples of all of them.
 
 Not exact: with several loaders, a sum of their means if the ranks cannot share the batches evenly
 (a line says so). Also what a task sums up in Python by itself, outside of metrics and `self.log`: a
 rank without a sample in a step is given one of another rank's, which counts nowhere else.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.types import STEP_OUTPUT
+from lightning.pytorch.plugins.layer_sync import LayerSync
 from torch import Tensor
 
-from ..batch.loader import UnsharedLoader, size_of_batch
-from ..batch.random import Draws, RankStream, State, are_equal, get_state
+from ..batch.global_batch import GlobalBatch, GlobalBatches
+from ..batch.random import Draws, RankStream
 from ..batch.resume import TrainingEpochs
-from ..batch.share import (
-    Share,
-    SharedLoader,
-    combined_share,
-    loaders_in_step,
-    share_of,
-    shared_in_step,
-    uneven_shares,
-)
-from ..compat.of_lightning import ends_batch, loaders_of, loaders_under_way, starts_again
+from ..batch.share import Share
+from ..compat.of_lightning import ends_batch
 from ..compat.patching import replaced
-from ..errors import UserError, say
-from .mesh.ranks import Ranks, each_rank_has
-from .prepare import Prepared, prepared, prepared_once, prepares
+from .first_step import FirstStep
+from .mesh.ranks import Ranks
+from .prepare import Prepared, prepared, prepared_once
 from .step_log import StepLog, metrics_kept
-from .weight import Window, ignores_labels, no_loss, rows, weighs, weight_of
+from .weight import no_loss, rows, weighs, weight_of
+from .window import Window
+
+if TYPE_CHECKING:
+    from .parallelism import Parallelism
 
 
-class TaskStep:
-    """Runs the steps of a task, and owns the state of the current one.
-
-    Args:
-        call: Calls a step of the task by its name.
-        context: Enters Lightning's precision for a forward pass.
+@dataclass(frozen=True)
+class StepContext:
+    """What a step knows of its batch: made once, by `context_of`, and passed down.
 
     Attributes:
-        ranks: The ranks of the run; None in one process.
-        rank, size: This rank's number among the ranks that see different samples, and theirs.
-        epochs: The epochs of the current fit; None in an evaluation.
-        samples_seen: Training samples that all ranks have processed since this process began.
-        share: This rank's share of the current training batch; None if ranks do not share it.
-        samples: Samples of that batch, if its loaders tell.
-        weight: The factor for this rank's loss.
-        weigh: Multiplies a loss by the factor.
-        prepared: Inputs and targets of the current batch, if they are known.
-        is_running: Whether a step of the task is under way.
-        evaluated: In an evaluation the number of the loader, the number of the batch, and this
-            rank's share of it; the share is None if ranks do not share the batch.
+        name: "training_step", "validation_step", "test_step" or "predict_step".
+        batch: The global batch, and its position in the run, which seeds what this rank draws.
+        samples: Samples of the batch on all ranks.
+        share: This rank's share of it; None if ranks do not share it.
+        prepared: Inputs and targets of the share, if they are known.
+        counted: What the task's `weight` counts in the share; None without such a method.
+        total: What the batch counts on all ranks: samples, or what `weight` counts.
+        weight: The factor for this rank's loss and values in a mean over the ranks.
+        window: The factor for the loss of one of several accumulated batches.
+        is_running: Whether the step is under way; if not, its backward pass or a hook after it.
     """
 
-    module: LightningModule
     name: str
+    batch: GlobalBatch
+    samples: int
+    share: Share | None
+    prepared: Prepared | None
+    counted: Tensor | None
+    total: float | Tensor
+    weight: float
+    window: float = 1.0
+    is_running: bool = True
+
+    @property
+    def counts(self) -> bool:
+        """Whether the samples are this rank's; if not, they are another's, and count there."""
+        return self.share is None or self.share.size > 0
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of this rank's tensors; None if they come from several loaders."""
+        if self.share is None:
+            return self.samples
+        return None if self.share.is_of_several else max(1, self.share.size)
+
+
+def run_step(steps: "Steps", name: str, *args: Any) -> Any:
+    """Run a step of the task: weigh its batch, draw for it, and log what it logs.
+
+    Args:
+        steps: What all steps of a fit or an evaluation have in common.
+        name: The step: see `StepContext`.
+        args: The batch, and what else Lightning passes.
+    """
+    task, batch = steps.task, args[0]
+    context = context_of(steps, name, batch)
+    step: Callable[[], Any] = partial(steps.call, context, *args)
+    for axis in reversed(steps.axes):
+        step = partial(axis.run, task, context, step)
+    with ExitStack() as around:
+        around.enter_context(steps.running(context))
+        around.enter_context(prepared_once(task, batch, context.prepared))
+        if context.counted is not None and not context.counted:  # as in a share that is all padding
+            around.enter_context(replaced(task, "loss", no_loss))
+        if not context.counts:
+            around.enter_context(metrics_kept(task))
+        if name != "predict_step":
+            around.enter_context(steps.log.step(context))
+        around.enter_context(steps.stream.own(Draws.STEP, *context.batch.position))
+        if name == "training_step":
+            around.enter_context(steps.first.training(batch))
+        return step()
+
+
+def context_of(steps: "Steps", name: str, batch: Any) -> StepContext:
+    """Take this rank's share of the batch under way, prepare it, and weigh it."""
+    task, size, trains = steps.task, steps.size, name == "training_step"
+    of_all = steps.batches.take(task.trainer)
+    steps.first.compare(of_all.loaders, of_all.shares)
+    share = of_all.share
+    made = counted = None
+    if steps.ranks is not None or weighs(task):
+        with steps.precision():
+            made = prepared(task, batch, share and share.computed)
+        if name != "predict_step":
+            counted = weight_of(task, batch if made is None else made.targets)
+    samples = rows(batch) if of_all.samples is None else of_all.samples
+    total: float | Tensor = samples
+    weight = 1.0 if share is None else share.size * size / share.total
+    if trains and counted is not None:
+        total = counted
+        if size > 1:
+            here = float(counted) if share is None or share.size else 0.0
+            total = steps.sum(here)
+            weight = here * size / total if total else 1.0
+    return StepContext(name, of_all, samples, share, made, counted, total, weight)
+
+
+class Steps:
+    """Runs the steps of a task, and holds the context of the current one.
+
+    Lightning separates a step from its backward pass, from its optimizer's closure and from the
+    hooks that end a batch, and passes a batch to none of them. So the context of the last step is
+    kept here, and only here: it is replaced, never changed.
+
+    Args:
+        ranks: The ranks of the run; None in one process.
+        stream: This rank's random numbers.
+        axes: The parallelisms, from the outermost to the innermost axis.
+        call: Calls the step of the task through Lightning.
+        precision: Enters Lightning's precision for a forward pass.
+
+    Attributes:
+        rank, size: This rank's number among the ranks that see different samples, and theirs.
+        current: The context of the step under way, or of the last one.
+        epochs: The epochs of the current fit; None in an evaluation.
+        samples_seen: Training samples that all ranks have processed since this process began.
+    """
+
+    task: LightningModule
+    first: FirstStep
+    current: StepContext | None = None
     epochs: TrainingEpochs | None = None
     samples_seen: int = 0
-    share: Share | None = None
-    samples: int | None = None
-    weight: float = 1.0
-    prepared: Prepared | None = None
-    is_running: bool = False
-    evaluated: tuple[int, int, Share | None] = (0, 0, None)
-    # The factor of the batch of the last step.
-    _batch_weight: float = 1.0
-    # What `scaled` multiplies the loss of the current step by.
-    _of_share: float = 1.0
-    _of_window: float = 1.0
-    # The count of the current batch over all ranks, and the window that accumulates it.
-    _count: float | Tensor | None = None
     _window: Window | None = None
     # The number of the last training batch whose samples were counted.
     _counted: int = 0
-    _reported_uneven: bool = False
-    _looks_for_draws: bool = False
-    _looks_for_ignored: bool = False
 
     def __init__(
         self,
         ranks: Ranks | None,
         stream: RankStream,
+        axes: Sequence["Parallelism"],
         call: Callable[..., Any],
-        context: Callable[[], AbstractContextManager[Any]],
+        precision: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self.stream, self.axes = ranks, stream, axes
+        self.call, self.precision = call, precision
         self.rank = 0 if ranks is None else ranks.data_parallel_rank
         self.size = 1 if ranks is None else ranks.sizes.data_parallel
-        self.stream = stream
-        self.weigh: Callable[[Tensor, float], Tensor] = torch.mul
-        self._call = call
-        self._context = context
-        self._logs = StepLog(ranks)
-        # How many batches of each loader an evaluation has moved to the device.
-        self._moved: Counter[int] = Counter()
+        self.batches, self.log = GlobalBatches(), StepLog(ranks)
 
-    def begin(self, module: LightningModule, name: str, epochs: TrainingEpochs | None) -> None:
-        """Start a fit or an evaluation."""
-        self.module, self.name, self.epochs = module, name, epochs
+    def begin(
+        self,
+        task: LightningModule,
+        name: str,
+        epochs: TrainingEpochs | None,
+        layer_sync: LayerSync | None,
+    ) -> None:
+        """Start a fit or an evaluation under the strategy `name`."""
+        self.task, self.epochs = task, epochs
+        self.first = FirstStep(task, name, self.ranks, self.stream, layer_sync)
+        self.current = self._window = None
         self._counted = 0
-        self._window = None
-        self._looks_for_draws = self.ranks is not None and Draws.STEP in self.stream.apart
-        self._looks_for_ignored = self.size > 1
 
-    def patch(self) -> None:
+    def redirect_log(self) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
-        if self.ranks is not None or weighs(self.module):
-            self._logs.install(self.module)
+        if self.ranks is not None or weighs(self.task):
+            self.log.install(self.task)
 
     def end(self) -> None:
         """End a fit or an evaluation: restore the task."""
-        self._logs.remove()
+        self.log.remove()
         self.epochs = None
 
-    def own(self, what: Draws) -> AbstractContextManager[None]:
-        """Draw this rank's own random numbers for the current batch within the context."""
-        trainer = self.module.trainer
-        batches = trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        return self.stream.own(what, batches, *(() if trainer.training else self.evaluated[:2]))
+    # Batches
 
-    # Training
+    def begin_evaluation(self) -> None:
+        """Count the batches of each loader from 0."""
+        self.batches.begin_evaluation()
 
-    def train_accumulated(self, *args: Any) -> STEP_OUTPUT:
-        """Run the training step; `scaled` also weights its loss within the accumulated batches."""
-        trainer = self.module.trainer
-        # Not before: a callback may accumulate in some epochs only.
-        self._logs.install(self.module)
-        # Lightning clears the gradients at the same batches.
-        is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
-        if is_first or self._window is None:
-            self._window = Window(self.module)
-        self._count = None
-        self._logs.names.clear()
-        output = self.train(*args)
-        if self._count is None:
-            self._count = self._sum(float(rows(args[0]))) / self.size
-        count = float(self._count)
-        self._window.log(count, self._logs.names)
-        self._of_window = self._window.factor(0.0 if output is None else count)
-        return output
+    def moving(self, dataloader_idx: int) -> AbstractContextManager[None]:
+        """Draw this rank's own random numbers for a batch that is moved to the device."""
+        trainer = self.task.trainer
+        self.batches.moves(trainer, dataloader_idx)
+        return self.stream.own(Draws.BATCH, *self.batches.position(trainer))
 
-    def _sum(self, count: float) -> float:
-        if self.ranks is None or self.size == 1:
-            return count
-        total = torch.tensor(count, dtype=torch.float64, device=self.ranks.device)
-        dist.all_reduce(total, group=self.ranks.samples_group)
-        return float(total)
+    # Steps
 
-    def train(self, *args: Any) -> STEP_OUTPUT:
-        """Run the training step; `scaled` weights its loss by this rank's share of the batch.
-
-        Not here: hooks get the loss as it is.
-        """
-        self._of_share = self._of_window = 1.0
-        loop = self.module.trainer.fit_loop
-        combined = loaders_of(loop)
-        assert combined is not None
-        self.compare_first_batches(loaders_in_step(combined))
-        shared = shared_in_step(combined, loop.batch_idx)
-        if not shared:
-            return self._unshared(combined, *args)
-        shares = [loader.share(loop.batch_idx) for loader in shared]
-        if not self._reported_uneven and (line := uneven_shares(shares, self.size)):
-            self._reported_uneven = True
-            if self.module.trainer.is_global_zero and not weighs(self.module):
-                say(f"strategy={self.name}: {line}")
-        self.share = share = combined_share(shares)
-        self.weight = share.size * self.size / share.total
-        self._count = self.samples = share.total
+    @contextmanager
+    def running(self, context: StepContext) -> Iterator[None]:
+        """Within this context a step is under way."""
+        self.current = context
         try:
-            output = self._run("training_step", *args, counts=share.size > 0)
+            yield
         finally:
-            self._of_share, self.weight, self.share = self.weight, 1.0, None
-        for loader in shared:
-            loader.trained(loop.batch_idx)
-        self._count_samples(share.total)
+            self.current = replace(context, is_running=False)
+
+    def train(self, *args: Any) -> Any:
+        """Run the training step. What it returns is not weighted yet, because hooks see it."""
+        window = self._window = self._accumulated()
+        output = run_step(self, "training_step", *args)
+        assert self.current is not None
+        self._count_samples(self.current)
+        if window is not None:
+            total = float(self.current.total)
+            window.log(total, self.log.names)
+            factor = window.factor(0.0 if output is None else total)
+            self.current = replace(self.current, window=factor)
         return output
-
-    def scaled(self, loss: Tensor) -> Tensor:
-        """Weight the loss that the current step has returned."""
-        loss = loss if self._of_share == 1.0 else self.weigh(loss, self._of_share)
-        return loss if self._of_window == 1.0 else loss * self._of_window
-
-    def _unshared(self, combined: CombinedLoader, *args: Any) -> STEP_OUTPUT:
-        if self.ranks is not None:
-            return self._run("training_step", *args)
-        index = self.module.trainer.fit_loop.batch_idx
-        again = starts_again(combined)
-        sizes = [size_of_batch(loader, index, again) for loader in combined.flattened]
-        known = [size for size in sizes if size is not None]
-        self.samples = sum(known) if known and len(known) == len(sizes) else None
-        count = rows(args[0]) if self.samples is None else self.samples
-        self._count = float(count)
-        output = self._run("training_step", *args)
-        self._count_samples(count)
-        return output
-
-    def _count_samples(self, samples: int) -> None:
-        """Count the samples of a training batch once, even if several steps train on it."""
-        number = self.module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        if number == self._counted:
-            return
-        self._counted = number
-        self.samples_seen += samples
-        if self.epochs is not None and self.epochs.samples is not None:
-            exact = None if self.samples is None else self.epochs.samples + samples
-            self.epochs.samples = exact
-
-    # Evaluation
-
-    def evaluate(self, name: str, *args: Any) -> STEP_OUTPUT:
-        """Run a validation or test step; its values count by this rank's share."""
-        share = self.evaluated[2]
-        if share is None:
-            return self._run(name, *args)
-        self.weight = share.size * self.size / share.total
-        try:
-            return self._run(name, *args, counts=share.size > 0)
-        finally:
-            self.weight = 1.0
 
     def predict(self, *args: Any) -> Any:
         """Run a prediction step; None if this rank has no sample of the batch."""
-        output = self._run("predict_step", *args)
-        share = self.evaluated[2]
-        return output if share is None or share.size else None
+        output = run_step(self, "predict_step", *args)
+        return output if self.current is not None and self.current.counts else None
 
-    def begin_evaluation(self) -> None:
-        self._moved.clear()
+    def _accumulated(self) -> Window | None:
+        """The batches that the current one is accumulated with."""
+        trainer = self.task.trainer
+        if trainer.accumulate_grad_batches == 1:
+            return None
+        # Not before: a callback may accumulate in some epochs only.
+        self.log.install(self.task)
+        # Lightning clears the gradients at the same batches.
+        is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
+        return self._window if self._window is not None and not is_first else Window(self.task)
 
-    def note_moved_batch(self, dataloader_idx: int) -> None:
-        """Note that an evaluation moves its next batch, and this rank's share of that batch.
-
-        Lightning does not pass the number of the batch to strategies, so they are counted here.
-        """
-        combined = loaders_under_way(self.module.trainer)
-        if combined is None:
+    def _count_samples(self, context: StepContext) -> None:
+        """Count the samples of a training batch once, even if several steps train on it."""
+        context.batch.trained()
+        number = context.batch.position[0]
+        if number == self._counted:
             return
-        number = self._moved[dataloader_idx]
-        self._moved[dataloader_idx] += 1
-        loaders = shared_in_step(combined, number, dataloader_idx)
-        self.compare_first_batches(loaders_in_step(combined, dataloader_idx))
-        share = combined_share([loader.share(number) for loader in loaders]) if loaders else None
-        self.evaluated = dataloader_idx, number, share
+        self._counted = number
+        self.samples_seen += context.samples
+        if self.epochs is not None and self.epochs.samples is not None:
+            is_known = context.batch.samples is not None
+            self.epochs.samples = self.epochs.samples + context.samples if is_known else None
 
-    # Any step
+    # Means over ranks
 
-    def _run(self, name: str, *args: Any, counts: bool = True) -> STEP_OUTPUT:
-        """Prepare the batch, set the weights, and run a step of the task."""
-        module, batch = self.module, args[0]
-        if self.ranks is None and not weighs(module):
-            self.prepared, self._logs.weight, self._logs.counts = None, None, True
-            with self._logs.step(name) if self._logs.is_installed else nullcontext():
-                return self._call(name, *args)  # type: ignore[no-any-return]
-        with self._context():  # with the step's precision
-            self.prepared = prepared(module, batch, self._rows_to_prepare())
-        weight = None
-        if name != "predict_step":
-            weight = weight_of(module, batch if self.prepared is None else self.prepared.targets)
-        if name == "training_step" and weight is not None:
-            self.weight = self._weight_among_ranks(weight)
-        self._logs.weight, self._logs.counts = weight, counts
-        if weight is None and name == "training_step" and self._looks_for_ignored:
-            self._report_ignored(batch)
-        with ExitStack() as around:
-            around.enter_context(prepared_once(module, batch, self.prepared))
-            if weight is not None and not weight:  # as in a share that is all padding
-                around.enter_context(replaced(module, "loss", no_loss))
-            if not counts:
-                around.enter_context(metrics_kept(module))
-            if name != "predict_step":
-                around.enter_context(self._logs.step(name))
-            around.enter_context(replaced(self, "is_running", True))
-            around.enter_context(self.own(Draws.STEP))
-            looks = self._looks_for_draws and name == "training_step"
-            before = get_state() if looks else None
-            output: STEP_OUTPUT = self._call(name, *args)
-            if before is not None:
-                self._report_draws(before)
-        self._batch_weight = self.weight
-        return output
-
-    def _report_draws(self, before: State) -> None:
-        """Print, after the first training step, that each rank draws its own random numbers."""
-        self._looks_for_draws = False
-        assert self.ranks is not None
-        draws = self.ranks.all_agree(not are_equal(before, get_state()), all=False)
-        if draws and self.module.trainer.is_global_zero:
-            say(
-                f"strategy={self.name}: training_step of {type(self.module).__name__} draws random "
-                "numbers, different ones on each rank, so the curve is not that of "
-                "strategy=single; draw noise in prepare(batch), where it is the same (dropout "
-                "cannot be)"
-            )
-
-    @property
-    def counts(self) -> bool:
-        """Whether this rank has samples of the batch of the last step."""
-        return self._logs.counts
+    def sum(self, value: float) -> float:
+        """The sum over the ranks that see different samples."""
+        if self.ranks is None or self.size == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.ranks.device)
+        dist.all_reduce(total, group=self.ranks.samples_group)
+        return float(total)
 
     @property
     def weight_in_means(self) -> float:
-        """The factor for this rank's values in a mean over ranks, now."""
-        return self._batch_weight if ends_batch(self.module) else self.weight
-
-    def _report_ignored(self, batch: Any) -> None:
-        """Print, in the first training step, that labels are ignored and nothing says so."""
-        self._looks_for_ignored = False
-        assert self.ranks is not None
-        ignores = self.ranks.all_agree(ignores_labels(batch), all=False)
-        if ignores and self.module.trainer.is_global_zero:
-            kind = type(self.module).__name__
-            say(
-                f"strategy={self.name}: labels of the batch are -100, of which ranks have "
-                f"different numbers, and their losses count by samples; if the loss of {kind} is a "
-                "mean over labels, define weight(self, batch): return (labels != -100).sum()"
-            )
-
-    def _rows_to_prepare(self) -> Share | None:
-        """Which rows of the global batch this rank prepares; None for all of them."""
-        share = self.share if self.module.trainer.training else self.evaluated[2]
-        if not prepares(self.module) or share is None or share.is_of_several:
-            return None
-        start, stop = share_of(share.total, self.rank, self.size)[:2]
-        # A rank without a sample of its own uses another rank's.
-        return Share(start - (start == stop), stop, share.total)
-
-    def _weight_among_ranks(self, weight: Tensor) -> float:
-        """The factor for this rank's loss that makes the mean over ranks count by weight."""
-        self._count = weight
-        if self.size == 1:
+        """The factor for this rank's values in a mean over ranks: 1 outside of steps."""
+        context = self.current
+        if context is None or not (context.is_running or ends_batch(self.task)):
             return 1.0
-        counts = self.share is None or self.share.size
-        own = float(weight) if counts else 0.0
-        self._count = total = self._sum(own)
-        return own * self.size / total if total else 1.0
+        return context.weight
 
-    def compare_first_batches(self, loaders: Sequence[Any]) -> None:
-        """Reject what yields different samples on the ranks, by each loader's first batch."""
-        for loader in loaders:
-            if not isinstance(loader, SharedLoader | UnsharedLoader) or loader.is_compared:
-                continue
-            loader.is_compared = True
-            if self.ranks is None:
-                continue
-            is_shared = isinstance(loader, SharedLoader)
-            kind = type(loader.loader).__name__
-            if is_shared:
-                kind = f"the loader of {type(loader.dataset).__name__}"
-            if len(set(each_rank_has(loader.fingerprint, None))) > 1:
-                raise UserError(
-                    f"strategy: {kind} yields different samples on some ranks; let it yield the "
-                    "same ones on every rank, without a sampler or shards for each, because the "
-                    "strategy divides the batches, or use strategy=single"
-                )
-            if not is_shared and self.size > 1 and self.module.trainer.is_global_zero:
-                say(
-                    f"strategy={self.name}: every rank computes every batch of {kind}, because it "
-                    "is no DataLoader: the curve is right, but more ranks are no faster; return a "
-                    "DataLoader(dataset, batch_size=...), of which each rank gets its share"
-                )
+    def weighed(self, loss: Tensor) -> Tensor:
+        """Weight a loss right before its backward pass."""
+        context = self.current
+        if context is None:
+            return loss
+        factor = context.weight * context.window
+        if any(axis.has_weighed for axis in self.axes):
+            factor = context.window
+        elif not self.task.automatic_optimization and not context.is_running:
+            factor = 1.0
+        return loss if factor == 1.0 else loss * factor

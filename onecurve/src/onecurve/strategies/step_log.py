@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 import torch
@@ -31,21 +31,24 @@ from ..compat.patching import replaced
 from ..errors import UserError, say, some_of
 from .mesh.ranks import Ranks, each_rank_has
 
+if TYPE_CHECKING:
+    from .step import StepContext
+
+Logged = tuple[str, Any, tuple[Any, ...], dict[str, Any]]
+"""The arguments of a call of `log`."""
 # The neutral element of each reduction; a mean gets `batch_size=0` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 
 
 class StepLog:
-    """Replaces `log` of a task and of callbacks, which `log_dict` calls for each value.
+    """Redirects `log` of a task and of callbacks, which `log_dict` calls for each value.
 
     Attributes:
-        names: The names that the current step has logged.
-        weight: Used as `batch_size` unless the step passes one; None for Lightning's own.
-        counts: Whether the samples of the current step are this rank's own.
-        is_installed: Whether the task's method is replaced.
+        names: The names that the last step has logged.
     """
 
     def __init__(self, ranks: Ranks | None) -> None:
+        self.names: list[str] = []
         self._syncs = ranks is not None
         self._compares = ranks is not None and ranks.sizes.data_parallel > 1
         self._names_group = None if ranks is None else ranks.samples_group
@@ -53,19 +56,18 @@ class StepLog:
             # Names are compared on the CPU, so that no step waits for the GPU.
             members = dist.get_process_group_ranks(ranks.samples_group)
             self._names_group = cast(dist.ProcessGroup, dist.new_group(members, backend="gloo"))
-        self.names: set[str] = set()
-        self.weight: Tensor | None = None
-        self.counts = True
-        self.is_installed = False
-        self._is_in_step = False
-        self._kept: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._is_installed = False
+        self._context: StepContext | None = None
+        # What the step under way has logged; None outside of steps.
+        self._collected: list[Logged] | None = None
         self._reported_metrics = False
         self._changes = ExitStack()
 
     def install(self, module: LightningModule) -> None:
-        if self.is_installed:
+        """Redirect `log`, unless that has been done."""
+        if self._is_installed:
             return
-        self.is_installed = True
+        self._is_installed = True
         self._module, self._log = module, module.log
         if self._syncs and takes(self._log, "sync_dist"):
             self._log = synced(self._log)
@@ -74,33 +76,35 @@ class StepLog:
             self._changes.enter_context(replaced(each, "log", self._log_any))
 
     def remove(self) -> None:
-        self.is_installed = False
+        """Restore `log`."""
+        self._is_installed = False
         self._changes.close()
 
     @contextmanager
-    def step(self, name: str) -> Iterator[None]:
+    def step(self, context: "StepContext") -> Iterator[None]:
         """Collect what a step logs, and log it once all ranks have finished the step."""
-        self._is_in_step = True
+        self._context, self._collected = context, []
         try:
             yield
         finally:
-            self._is_in_step = False
-            kept, self._kept = self._kept, []
+            collected, self._collected = self._collected, None
+        self.names = list(dict.fromkeys(name for name, *_ in collected))
         if self._compares:
             # Values that only rank 0 logs are not averaged.
-            names = [key for key, _, _, options in kept if not options.get("rank_zero_only")]
-            self.compare(names, name)
-            self._report_metrics(kept, name)
-        for each in kept:
+            names = [name for name, _, _, options in collected if not options.get("rank_zero_only")]
+            self.compare(names, context.name)
+            self._report_metrics(collected, context.name)
+        for each in collected:
             # Outside of the step, whose precision would give a number another type.
             self._log_of_batch(*each)
 
     def _log_of_batch(
-        self, key: str, value: Any, args: tuple[Any, ...], options: dict[str, Any]
+        self, name: str, value: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        if not self.counts and not isinstance(value, Metric):
+        counts = self._context is None or self._context.counts
+        if not counts and not isinstance(value, Metric):
             value, options = _made_neutral(value, options)
-        self._give(key, value, *args, **options)
+        self._give(name, value, *args, **options)
 
     def _give(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         if isinstance(value, Tensor) and value.is_meta:
@@ -112,12 +116,12 @@ class StepLog:
             )
         self._log(name, value, *args, **options)
 
-    def _report_metrics(self, kept: Sequence[tuple[Any, ...]], step: str) -> None:
+    def _report_metrics(self, logged: Sequence[Logged], step: str) -> None:
         """Print once which metrics show a rank's own samples in a step."""
         if self._reported_metrics:
             return
         names = []
-        for key, value, _, options in kept:
+        for key, value, _, options in logged:
             on_step = options.get("on_step")
             is_by_step = step == "training_step" if on_step is None else on_step  # as in Lightning
             if isinstance(value, Metric) and is_by_step and not value.dist_sync_on_step:
@@ -147,21 +151,19 @@ class StepLog:
             "or a torchmetrics metric"
         )
 
-    def _log_any(self, *args: Any, **options: Any) -> None:
-        if self._is_in_step:
-            self._kept.append(self._of_batch(*args, **options))
-            self.names.add(self._kept[-1][0])
-        elif ends_batch(self._module):
-            self._log_of_batch(*self._of_batch(*args, **options))
-        else:
-            self._give(*args, **options)
-
-    def _of_batch(self, name: str, value: Any, *args: Any, **options: Any) -> Any:
+    def _log_any(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        if self._collected is None and not ends_batch(self._module):
+            self._give(name, value, *args, **options)
+            return
         # The step may change the tensor in place later.
         value = value.detach().clone() if isinstance(value, Tensor) else value
-        if self.weight is not None and options.get("batch_size") is None:
-            options["batch_size"] = self.weight
-        return name, value, args, options
+        counted = None if self._context is None else self._context.counted
+        if counted is not None and options.get("batch_size") is None:
+            options["batch_size"] = counted
+        if self._collected is None:
+            self._log_of_batch(name, value, args, options)
+        else:
+            self._collected.append((name, value, args, options))
 
 
 def _made_neutral(value: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -1,13 +1,13 @@
 """The Lightning strategy behind all of ours: a task trains on any mesh as in one process.
 
-`OneCurve` connects its collaborators: a mesh of ranks (`mesh/ranks.py`), the runner of the task's
-steps (`step.py`), one object per axis (`parallelism.py`), loaders that share out global batches
+`OneCurve` connects its collaborators: a mesh of ranks (`mesh/ranks.py`), the task's steps
+(`step.py`), one object per axis (`parallelism.py`), loaders that share out global batches
 (`batch/`) and checkpoint files (`checkpoint/`). The strategies that a user chooses are presets.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, cast
@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.plugins.layer_sync import LayerSync, TorchSyncBatchNorm
+from lightning.pytorch.plugins.layer_sync import LayerSync
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ..batch.loader import shared_loader
-from ..batch.random import Draws, RankStream, get_state, kept_state, set_state
+from ..batch.random import get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
 from ..batch.workers import keep_workers
 from ..checkpoint.resume_changes import fit_to_length
@@ -32,18 +32,18 @@ from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_
 from ..errors import UserError, say
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile, variants_kept
-from .batchnorm import is_exact, report_statistics_of_shares, synchronized
+from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
-from .drift import Drift
+from .drift import drift_of
 from .fsdp.state import replacements_noted, take_shards
 from .layout import lay_out, move, reject_other_shards
-from .manual_backward import ManualBackward
-from .mesh.ranks import laid_out
+from .manual_backward import ManualBackward, manual_backward
+from .mesh.ranks import laid_out, stream_of
 from .parallelism import Parallelism
 from .pipeline.remote import restore
 from .returned import Outputs, reject_without_gradient, report_no_optimizer
-from .step import TaskStep
+from .step import StepContext, Steps, run_step
 from .step_log import syncing_over
 from .unsupported import explain_error, reject_scaled_rows
 
@@ -79,7 +79,6 @@ class OneCurve(CallbackAPI):
     world_size: int
     _layer_sync: LayerSync | None = None
     _loaders: int = 0
-    _is_first_step: bool = True
     _manual_backward: ManualBackward | None = None
 
     def __init__(
@@ -124,33 +123,37 @@ class OneCurve(CallbackAPI):
         # Lightning's DistributedSampler would split the samples before `process_dataloader`, and
         # repeat some. This spares users Trainer(use_distributed_sampler=False).
         shares_no_samples(task.trainer)
-        if self.step is None:
-            self.step = self._first_step()
-        stream = self.step.stream
+        if self.steps is None:
+            self._join_ranks()
         self._synchronize()
-        stream.reseed()
+        self._steps.stream.reseed()
+        self._begin(task)
+
+    def _join_ranks(self) -> None:
+        if self._axes is not None:
+            here = (self.global_rank, self.world_size, self.root_device)
+            self.ranks = ranks = laid_out(self.name, self._axes, *here, self._waits)
+            self.parallelisms = [each for each in self.parallelisms if each.is_needed(ranks.sizes)]
+            self.samples_group = ranks.samples_group
+            self.parts_group = ranks.pipeline_group if ranks.sizes.pipeline > 1 else None
+        precision = self.precision_plugin.forward_context
+        stream = stream_of(self.ranks)
+        self.steps = Steps(self.ranks, stream, self.parallelisms, self._call_task, precision)
+
+    @property
+    def _waits(self) -> timedelta | None:
+        """How long a rank waits for the others; None in one process."""
+        return getattr(self, "_timeout", None)
+
+    def _begin(self, task: LightningModule) -> None:
+        """Begin a fit or an evaluation."""
         self._ended_with = None
         if task.trainer.state.fn == TrainerFn.FITTING:
-            self.epochs = TrainingEpochs(task.trainer, stream, self._synchronize)
-        self.step.begin(task, self.name, self.epochs)
+            self.epochs = TrainingEpochs(task.trainer, self._steps.stream, self._synchronize)
+        self._steps.begin(task, self.name, self.epochs, self._layer_sync)
         if self.ranks is not None:
-            for parallelism in self.parallelisms:
-                parallelism.join(self.name, self.ranks, self.step, self.precision_plugin)
-
-    def _first_step(self) -> TaskStep:
-        stream = RankStream(0, apart=())
-        if self._axes is not None:
-            timeout: timedelta | None = getattr(self, "_timeout", None)
-            here = (self.global_rank, self.world_size, self.root_device, timeout)
-            self.ranks = ranks = laid_out(self.name, self._axes, *here)
-            sizes = ranks.sizes
-            self.parallelisms = [each for each in self.parallelisms if each.is_needed(sizes)]
-            self.samples_group = ranks.samples_group
-            self.parts_group = ranks.pipeline_group if sizes.pipeline > 1 else None
-            if ranks.draw_apart:
-                apart = tuple(Draws) if sizes.data_parallel > 1 else (Draws.STEP,)
-                stream = RankStream(ranks.data_parallel_rank, apart)
-        return TaskStep(self.ranks, stream, self._call_task, self.precision_plugin.forward_context)
+            for axis in self.parallelisms:
+                axis.join(self.name, self.ranks, self.precision_plugin)
 
     def _get_process_group_backend(self) -> str:
         backend: str = super()._get_process_group_backend()  # type: ignore[misc]
@@ -166,60 +169,58 @@ class OneCurve(CallbackAPI):
     def setup(self, trainer: Trainer) -> None:
         """Distribute the task over the ranks, and prepare for its steps."""
         Strategy.setup(self, trainer)
-        task = self._connected_module
-        if trainer.state.fn == TrainerFn.FITTING:
-            # Lightning loads the states next. Only in a fit: a test may load a checkpoint, too.
-            schedulers = [config.scheduler for config in self.lr_scheduler_configs]
-            for line in fit_to_length(loaded_checkpoint(trainer), schedulers, self.optimizers):
-                if self.is_global_zero:
-                    say(line)
-        self._step.patch()
-        for parallelism in self.parallelisms:
-            parallelism.begin(task)
+        task, fits = self._connected_module, trainer.state.fn == TrainerFn.FITTING
+        self._steps.redirect_log()
+        for axis in self.parallelisms:
+            axis.begin(task)
+        self._manual_backward = manual_backward(task, self.name) if self.ranks else None
+        self.drift = drift_of(task, self.name, self.ranks) if fits else None
+        for context in self._contexts(task):
+            self._while_connected.enter_context(context)
+        if fits:
+            self._fit_begins(trainer)
+
+    def _contexts(self, task: LightningModule) -> Iterator[AbstractContextManager[Any]]:
+        """What is replaced and watched until the end of a fit or an evaluation."""
         if self.ranks is not None and self.samples_group is not dist.group.WORLD:
-            self._while_connected.enter_context(syncing_over(self.samples_group))
+            yield syncing_over(self.samples_group)
         if self.parallelisms:
-            clipping = clipping_over_ranks(task, self.parts_group, self.counted)
-            self._while_connected.enter_context(clipping)
+            yield clipping_over_ranks(task, self.parts_group, self.counted)
         if is_exact(self._layer_sync, self.sizes):
-            self._while_connected.enter_context(synchronized(self._step, self.samples_group))
-        self._is_first_step, self.drift = True, None
-        if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
-            here = (self.root_device, self.samples_group, self.is_global_zero)
-            self.drift = Drift(task, self.name, *here)
-        self._manual_backward = None
-        if self.ranks is not None and not task.automatic_optimization:
-            self._manual_backward = ManualBackward(task, self.name)
-            self._while_connected.enter_context(self._manual_backward.watched())
-        context = self.ranks and self.ranks.context_group
-        sees_some = self.data_parallel_size > 1 or context is not None
-        if (sees_some or self.parts_group) and trainer.state.fn == TrainerFn.FITTING:
-            reject_scaled_rows(task, self.name, looks_up_all=not sees_some)
+            yield synchronized(self._steps, self.samples_group)
+        if self._manual_backward is not None:
+            yield self._manual_backward.watched()
+
+    def _fit_begins(self, trainer: Trainer) -> None:
+        # Lightning loads the states next. Only in a fit: a test may load a checkpoint, too.
+        schedulers = [config.scheduler for config in self.lr_scheduler_configs]
+        for line in fit_to_length(loaded_checkpoint(trainer), schedulers, self.optimizers):
+            if self.is_global_zero:
+                say(line)
+        reject_scaled_rows(self._connected_module, self.name, self.sizes)
 
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
         self._while_connected.enter_context(variants_kept(task, self.compiled))
         reject_other_shards(task, self.name, self.sizes, self.parallelisms)
-        sync = self._layer_sync
-        if sync is not None and not isinstance(sync, TorchSyncBatchNorm):
-            sync.apply(task)
+        use_other_sync(self._layer_sync, task)
         if not any(each.is_applied(task) for each in self.parallelisms):
-            with replacements_noted(task):
-                restore(task, self.root_device)
-                self._lay_out(task)
+            self._distribute(task)
         if not self.parallelisms:
-            self.apply_ac_and_compile()
             super().model_to_device()  # type: ignore[safe-super]
             return
         self._move(task, self.root_device)
-        for parallelism in self.parallelisms:
-            self._while_connected.enter_context(parallelism.connected(task))
+        for axis in self.parallelisms:
+            self._while_connected.enter_context(axis.connected(task))
 
-    def _lay_out(self, task: LightningModule) -> None:
-        if self.ranks is None or not self.parallelisms:
-            return
-        lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
+    def _distribute(self, task: LightningModule) -> None:
+        with replacements_noted(task):
+            restore(task, self.root_device)
+            if self.ranks is not None and self.parallelisms:
+                lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
+        if not self.parallelisms:
+            self.apply_ac_and_compile()
 
     def _setup_model(self, model: Any) -> Any:
         """Leave a task alone that parallelisms have distributed."""
@@ -263,37 +264,33 @@ class OneCurve(CallbackAPI):
 
     def shared(self, loader: Any) -> Any:
         """Wrap a loader so that it yields this rank's share; reject what ranks cannot share."""
-        step = self._step
+        steps = self._steps
         self._loaders += 1
         training = bool(self._connected_module.trainer.training)
-        return shared_loader(loader, step.rank, step.size, step.stream, self._loaders, training)
+        return shared_loader(loader, steps.rank, steps.size, steps.stream, self._loaders, training)
 
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
     ) -> Any:
         """Move a batch; hooks that augment it draw this rank's own random numbers."""
-        if self.ranks is None:
-            return super().batch_to_device(batch, device, dataloader_idx)
-        if not self._connected_module.trainer.training:
-            self._step.note_moved_batch(dataloader_idx)
-        with self._step.own(Draws.BATCH):
+        with self._steps.moving(dataloader_idx):
             return super().batch_to_device(batch, device, dataloader_idx)
 
     def on_validation_start(self) -> None:
         """Evaluate with the first rank's buffers, which are those that a checkpoint holds."""
         super().on_validation_start()
-        self._step.begin_evaluation()
+        self._steps.begin_evaluation()
         if self.parallelisms and self.ranks is not None:
             buffers = self._connected_module.buffers()
             self.ranks.copy_first(*(buffer for buffer in buffers if not buffer.is_meta))
 
     def on_test_start(self) -> None:
         super().on_test_start()
-        self._step.begin_evaluation()
+        self._steps.begin_evaluation()
 
     def on_predict_start(self) -> None:
         super().on_predict_start()
-        self._step.begin_evaluation()
+        self._steps.begin_evaluation()
 
     # Steps
 
@@ -307,62 +304,42 @@ class OneCurve(CallbackAPI):
         if isinstance(self.checkpoint_io, LocalFiles):
             # Raise the error of a checkpoint that could not be written in the background.
             self.checkpoint_io.poll()
-        task = self._connected_module
-        if self._is_first_step and self.is_global_zero:
-            report_statistics_of_shares(task, self.name, self.sizes, self._layer_sync)
-        self._is_first_step = False
-        accumulates = task.trainer.accumulate_grad_batches > 1
-        return self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
-
-    def _of_task(self, *args: Any) -> STEP_OUTPUT:
-        """Call the task's training step, and reject what cannot train."""
-        output = super().training_step(*args)
-        self._outputs.check(self._connected_module, output, self.name)
-        return output
+        with self._explaining():
+            return self._steps.train(*args)  # type: ignore[no-any-return]
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._step.evaluate("validation_step", *args)
+        with self._explaining():
+            return run_step(self._steps, "validation_step", *args)  # type: ignore[no-any-return]
 
     def test_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._step.evaluate("test_step", *args)
+        with self._explaining():
+            return run_step(self._steps, "test_step", *args)  # type: ignore[no-any-return]
 
     def predict_step(self, *args: Any) -> Any:
-        return self._step.predict(*args)
+        with self._explaining():
+            return self._steps.predict(*args)
 
-    def _call_task(self, name: str, *args: Any) -> Any:
-        """Call a step of the task through Lightning, inside all parallelisms."""
-        method = self._of_task if name == "training_step" else getattr(super(), name)
-        step: Callable[[], Any] = partial(method, *args)
-        for parallelism in reversed(self.parallelisms):
-            step = partial(parallelism.run, name, args[0], step)
-        if self.ranks is None:
-            return step()
-        try:
-            return step()
-        except Exception as error:
-            if line := self._explain(error):
-                raise line from error
-            raise
+    def _call_task(self, context: StepContext, *args: Any) -> Any:
+        """Call a step of the task through Lightning, and reject what cannot train."""
+        output = getattr(super(), context.name)(*args)
+        if context.name == "training_step":
+            self._outputs.check(self._connected_module, output, self.name)
+        return output
 
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Weight a loss by this rank's share, and run its backward pass."""
-        task, loss = self._connected_module, closure_loss
-        if task.automatic_optimization:
-            loss = self._step.scaled(loss)
-        loss = self._weighed(loss)
+        task, loss = self._connected_module, self._steps.weighed(closure_loss)
+        for axis in self.parallelisms:
+            loss = axis.before_backward(task, loss)
         if task.automatic_optimization:
             reject_without_gradient(task, loss)
-        if self._manual_backward is None:
+        runs: AbstractContextManager[None] = nullcontext()
+        if self._manual_backward is not None:
+            runs = self._manual_backward.runs(kwargs.pop("inputs", None))
+        with runs:
             return super().backward(loss, optimizer, *args, **kwargs)
-        with self._manual_backward.runs(kwargs.pop("inputs", None)):
-            return super().backward(loss, optimizer, *args, **kwargs)
-
-    def _weighed(self, loss: Tensor) -> Tensor:
-        for parallelism in self.parallelisms:
-            loss = parallelism.before_backward(self._connected_module, loss)
-        return loss if self._step.weight == 1.0 else loss * self._step.weight
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -382,17 +359,16 @@ class OneCurve(CallbackAPI):
         **kwargs: Any,
     ) -> Any:
         """Give LBFGS, which decides by the loss, the same loss on all ranks."""
-
-        def backward() -> Any:
-            result = closure()
-            if isinstance(optimizer, LBFGS):
-                return result if result is None else self.reduce(self._step.scaled(result))
-            return result
-
-        output = super().optimizer_step(optimizer, backward, model, **kwargs)
+        if isinstance(optimizer, LBFGS):
+            closure = partial(self._mean_loss, closure)
+        output = super().optimizer_step(optimizer, closure, model, **kwargs)
         if self.drift is not None:
             self.drift.after_step(optimizer)
         return output
+
+    def _mean_loss(self, closure: Callable[[], Any]) -> Any:
+        loss = closure()
+        return loss if loss is None else self.reduce(self._steps.weighed(loss))
 
     # The end
 
@@ -413,8 +389,18 @@ class OneCurve(CallbackAPI):
         if isinstance(error, UserError):
             return None
         task = self._connected_module
-        lines = (each.explained(error, task) for each in self.parallelisms)
+        lines = (axis.explained(error, task) for axis in self.parallelisms)
         return explain_error(error, task, self.name) or next(filter(None, lines), None)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Explain what ranks cannot do as one process does, in a step."""
+        try:
+            yield
+        except Exception as error:
+            if self.ranks is not None and (line := self._explain(error)):
+                raise line from error
+            raise
 
     def teardown(self) -> None:
         """Restore the task and Lightning's loops after a fit or an evaluation."""
@@ -422,12 +408,15 @@ class OneCurve(CallbackAPI):
         if self.epochs is not None:
             self.epochs.end()
             self.epochs = None
-        if self.step is not None:
-            self.step.end()
-        if not self.parallelisms:
+        if self.steps is not None:
+            self.steps.end()
+        if self.parallelisms:
+            self._teardown_parts()
+        else:
             super().teardown()
-            return
-        # Instead of Lightning's teardown, which would move parameters on the meta device.
+
+    def _teardown_parts(self) -> None:
+        """Instead of Lightning's teardown, which would move parameters on the meta device."""
         move_optimizers(self.optimizers, torch.device("cpu"))
         # After an exception its traceback may hold parameters that then cannot be moved. Ignore
         # that, so that the first error is the one that is shown.

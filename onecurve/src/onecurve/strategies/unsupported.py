@@ -21,6 +21,7 @@ from ..compat.of_torch import hooked
 from ..errors import UserError, in_short, some_of
 from ..torch_versions import require
 from .fsdp.sharding import is_sharded
+from .mesh.sizes import Sizes
 from .step_log import StepLog
 
 NEEDS_FULL = {
@@ -115,11 +116,12 @@ def reject_scalars(module: nn.Module, strategy: str) -> None:
             )
 
 
-def reject_scaled_rows(module: nn.Module, strategy: str, looks_up_all: bool = False) -> None:
-    """Reject embeddings that scale rows, or their gradients, by what a whole batch looks up.
-
-    `looks_up_all`: whether a rank looks up the rows of all samples, if in micro-batches.
-    """
+def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
+    """Reject embeddings that scale rows, or their gradients, by what a whole batch looks up."""
+    # A stage of a pipeline looks up the rows of all samples, if in micro-batches.
+    looks_up_all = sizes.data_parallel * sizes.context == 1
+    if looks_up_all and sizes.pipeline == 1:
+        return
     for name, layer in module.named_modules():
         if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             continue

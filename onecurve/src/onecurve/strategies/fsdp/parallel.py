@@ -31,6 +31,7 @@ from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
 from ..sharded_data import sharded_data
+from ..step import StepContext
 from ..unsupported import (
     reject_hooks,
     reject_of_shards,
@@ -127,12 +128,11 @@ class ShardedParameters(Parallelism):
 
     # Steps
 
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
-        task = self.step.module
+    def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
         self._unseen.clear()
         with stays_gathered(task):
             output = step()
-        if name != "training_step" or output is None or self._zeroing_is_watched:
+        if context.name != "training_step" or output is None or self._zeroing_is_watched:
             reshard(task)
         reject_of_shards(task, output, self.name)
         return output

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ...batch.random import Draws, RankStream
 from ...errors import UserError
 from .sizes import Sizes, filled
 
@@ -113,6 +114,14 @@ class Ranks:
         votes = torch.tensor(int(decision), device=self.device)
         dist.all_reduce(votes)
         return bool(votes == dist.get_world_size()) if all else bool(votes)
+
+
+def stream_of(ranks: Ranks | None) -> RankStream:
+    """This rank's streams of random numbers."""
+    if ranks is None or not ranks.draw_apart:
+        return RankStream(0, apart=())
+    apart = tuple(Draws) if ranks.sizes.data_parallel > 1 else (Draws.STEP,)
+    return RankStream(ranks.data_parallel_rank, apart)
 
 
 def each_rank_has(value: Any, group: dist.ProcessGroup | None) -> list[Any]:

@@ -36,7 +36,7 @@ from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
 from ..prepare import example_of
-from ..step import TaskStep
+from ..step import StepContext
 from .gradients import (
     agree_on_overflow,
     average,
@@ -93,12 +93,11 @@ class PipelineParallel(Parallelism):
         self.stages_per_rank = usual if stages_per_rank == "auto" else int(stages_per_rank)
         self.balance = balance
 
-    def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
-        super().join(name, ranks, step, precision)
+    def join(self, name: str, ranks: Ranks, precision: Precision) -> None:
+        super().join(name, ranks, precision)
         if self._cpu_group is None:
             # For checkpoints, which travel through the CPU.
             self._cpu_group = ranks.group_of("pipeline", backend="gloo")
-        step.weigh = self._weighed
 
     # This rank's part
 
@@ -165,7 +164,6 @@ class PipelineParallel(Parallelism):
                 self.stages[0],
                 self.schedule,
                 self.microbatches,
-                self.step,
                 self.precision,
                 placed=lambda name: self.placement.owner(name) is not None,
             )
@@ -204,20 +202,20 @@ class PipelineParallel(Parallelism):
         outputs = self.runner.forward(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+    def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
         """Run a step of the task, in which calls of the network go through the pipeline."""
-        task, blocks = self.step.module, self.networks[0].blocks
+        blocks = self.networks[0].blocks
         # A step may go through the blocks itself.
         of_task = blocks if blocks is not None and blocks.holder is task else None
         with of_task.standing_in() if of_task else nullcontext():
-            result = self.runner.run(name, batch, step)
+            result = self.runner.run(context, step)
         if self.runner.inputs:
-            self._report(task.trainer, self.runner.inputs)
+            self._report(task, self.runner.inputs)
             self.runner.inputs = ()
         return result
 
-    def _report(self, trainer: Trainer, inputs: Tensors) -> None:
-        strategy: Any = trainer.strategy
+    def _report(self, task: LightningModule, inputs: Tensors) -> None:
+        strategy: Any = task.trainer.strategy
         of_parts = strategy.of_all_parts(self.runner.changed_buffers())
         if self.ranks.rank != 0:
             return
@@ -228,11 +226,11 @@ class PipelineParallel(Parallelism):
                 report_partition(stages, title, schedule, count, len(inputs[0]))
         if count > 1:
             names = [name for part in of_parts for name in part]
-            report_changed(self.step.module, "pipeline", "micro-batch", names)
+            report_changed(task, "pipeline", "micro-batch", names)
 
-    def _weighed(self, loss: Tensor, weight: float) -> Tensor:
-        # The gradients of a schedule are weighted already: FSDP2 averages them within.
-        return loss + loss.detach() * (weight - 1) if self.runner.ran_by_schedule else loss * weight
+    @property
+    def has_weighed(self) -> bool:  # type: ignore[override]
+        return self.runner.ran_by_schedule
 
     @property
     def sees_share(self) -> bool:  # type: ignore[override]

@@ -26,9 +26,10 @@ from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..collectives import with_hook
 from ..layout import changed
+from ..prepare import Prepared
 from ..returned import reject_without_gradient
-from ..step import TaskStep
-from ..weight import rows, weight_of
+from ..step import StepContext
+from ..weight import weight_of
 from .fill_drain import through_stages
 from .gradients import Stash, layers_used_outside_network, scaler_of
 from .network import Network
@@ -52,7 +53,6 @@ class Runner:
     schedule: str
     microbatches: int
     """The wanted number."""
-    step: TaskStep
     precision: Precision
     placed: Callable[[str], bool]
     """Whether a parameter is in a layer, by its name."""
@@ -69,7 +69,8 @@ class Runner:
     _has_said: bool = False
     _calls: int = 0
     _losses: Tensor | None = None
-    _rows_of_batch: int | None = None
+    _rows: int | None = None
+    _prepared: Prepared | None = None
     _scale: float = 1.0
     _inputs: Tensors = ()
 
@@ -94,10 +95,10 @@ class Runner:
         """Whether a schedule that takes the loss has run in the current step."""
         return self._losses is not None
 
-    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+    def run(self, context: StepContext, step: Callable[[], Any]) -> Any:
         """Run a step of the task; a training step returns a loss that has a backward pass."""
-        self._rows_of_batch = rows(batch)
-        if name != "training_step":
+        self._rows, self._prepared = context.rows, context.prepared
+        if context.name != "training_step":
             return step()
         self._calls, self._losses = 0, None
         if self.by_schedule is None:
@@ -111,7 +112,8 @@ class Runner:
         # What 16-bit training multiplies the loss by, a schedule must, too.
         scaler = scaler_of(self.precision)
         scale = 1.0 if scaler is None else float(scaler.get_scale())
-        self._scale = scale * self.step.weight
+        # FSDP2 averages the gradients of a schedule within it, so they are weighted before.
+        self._scale = scale * context.weight
         self._is_in_step = True
         try:
             result = step()
@@ -142,7 +144,7 @@ class Runner:
         trained = (path for path, p in self.task.named_parameters() if p.requires_grad)
         if beside := [path for path in trained if not self.placed(path)]:
             return f"{name} trains parameters beside its layers, such as {beside[0]}"
-        if self.step.prepared is None:
+        if self._prepared is None:
             return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
         return None
 
@@ -216,7 +218,7 @@ class Runner:
 
         If there are as many positions as samples, either of them may come first.
         """
-        rows = self._rows_here()
+        rows = self._rows
         return rows is not None and all(
             value.shape[:1] == (rows,)
             and not (
@@ -224,12 +226,6 @@ class Runner:
             )
             for value in inputs
         )
-
-    def _rows_here(self) -> int | None:
-        share = self.step.share if self.task.trainer.training else self.step.evaluated[2]
-        if share is None:
-            return self._rows_of_batch
-        return None if share.is_of_several else max(1, share.size)
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
@@ -259,8 +255,8 @@ class Runner:
             losses and the mean of their absolute values.
         """
         stages, self._inputs = self.stages, inputs
-        assert self.step.prepared is not None
-        targets = self.step.prepared.targets
+        assert self._prepared is not None
+        targets = self._prepared.targets
         # The schedule enters autocast itself, around forward passes alone.
         no_autocast = torch.autocast(stages.ranks.device.type, enabled=False)
         with (
