@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import warm_ranks
-from lightning.pytorch import Callback, LightningDataModule, Trainer, seed_everything
+from lightning.pytorch import Callback, Trainer, seed_everything
 from several_fits import quiet_trainer
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from zoo import data, tasks
@@ -140,20 +140,6 @@ def test_it_resumes_in_a_later_epoch_with_persistent_workers(batch: int, tmp_pat
     resumed = losses(made, tasks.Plain, resume=file, epochs=3)
     assert resumed == whole[-len(resumed) :]
     assert len(resumed) == len(whole) // 3 + (len(whole) // 3 - 2 if batch == 1 else 0)
-
-
-class ShufflesInValidation(LightningDataModule):
-    def train_dataloader(self) -> Any:
-        return DataLoader(data.pairs(), 4, shuffle=True)
-
-    def val_dataloader(self) -> Any:
-        return DataLoader(data.pairs(), 4, shuffle=True)
-
-
-def test_a_validation_that_shuffles_leaves_the_next_epoch_s_order(tmp_path: Path) -> None:
-    file = tmp_path / "before.ckpt"
-    whole = losses(ShufflesInValidation, tasks.Plain, save=file, batch=-1)
-    assert losses(ShufflesInValidation, tasks.Plain, resume=file) == whole[len(whole) // 2 :]
 
 
 class Batches(list[Any]):

@@ -6,7 +6,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
@@ -227,50 +227,6 @@ def test_a_plateau_is_noticed_at_the_end_of_a_resumed_epoch(hook: str, tmp_path:
     fit(rest, 3, path)
     assert rest.rates[-1] == whole.rates[-1]
     assert rest.rates == whole.rates[-len(rest.rates) :]
-
-
-class Draws(WaitsForItsLoss):
-    """Shuffles, draws in its validation, and records both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[Any, ...]] = []
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        self.seen.append((self.current_epoch, batch_idx, loss.item(), self.rates[-1]))
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        drawn = torch.rand(())
-        self.log("loss", drawn)
-        self.seen.append(("validates", self.current_epoch, self.global_step, drawn.item()))
-
-    def on_train_epoch_start(self) -> None:
-        self.seen.append(("begins", self.current_epoch))
-
-
-@pytest.mark.parametrize("interval", [1.0, 0.5])
-@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])
-def test_a_validation_that_was_due_comes_first(hook: str, interval: float, tmp_path: Path) -> None:
-    """Early stopping and a plateau count it, and the next epoch has the order of one run."""
-    path = tmp_path / "last.ckpt"
-
-    def fitted(resume: Path | None, *callbacks: L.Callback) -> tuple[Any, int]:
-        torch.manual_seed(1)
-        stops, task = EarlyStopping("loss", patience=99), Draws()
-        options: Any = {"max_epochs": 4, "val_check_interval": interval}
-        trainer = quiet_trainer(onecurve.Single(), callbacks=[stops, *callbacks], **options)
-        rows = torch.arange(4.0 * STEPS_AN_EPOCH).view(-1, 2)
-        loader = DataLoader(TensorDataset(rows), batch_size=2, shuffle=True)
-        trainer.fit(task, loader, ckpt_path=resume)
-        return task.seen, stops.wait_count
-
-    whole, waited = fitted(None, SavesInside(path, hook, in_last_step=interval == 1.0))
-    rest, waited_too = fitted(path)
-    assert rest == whole[-len(rest) :]
-    assert (rest[0][0] == "validates") == (hook == "on_train_batch_end" and interval == 1.0)
-    assert waited_too == waited
 
 
 def test_what_is_saved_after_a_validation_that_was_due_is_complete(tmp_path: Path) -> None:

@@ -3,17 +3,88 @@
 A loader with indices is passed over without reading a sample; another one is read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
 from typing import Any
 
 from lightning.fabric.utilities.data import sized_len
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader
 
-from .loader import RankLoader, draw_base_seed
+from ..compat.of_lightning import combined_alike
+from ..errors import UserError
+from .loader import RankLoader, draw_base_seed, has_indices
+from .position import Position
 from .proxy import Proxy, ResumedSampler
-from .stream import StreamLoader
+from .random import State, set_state
+from .stream import StreamLoader, is_stateful
+
+WAY_OUT = "or resume from a checkpoint that was written at the end of an epoch"
+
+
+def pass_over(
+    combined: CombinedLoader, position: Position, first: State | None, say: Callable[[str], None]
+) -> list[Any]:
+    """Loaders that start at a position, in place of those of an epoch.
+
+    Args:
+        combined: The loaders, whose iterators would be made next.
+        position: What `batches` or `samples` of the epoch to pass over.
+        first: The generators' state before the first batch, if it is known.
+        say: Prints what is read again.
+    """
+    loaders: list[Any] = combined.flattened
+    walks = {
+        number: _walk(loader, position, say)
+        for number, loader in enumerate(loaders)
+        if not (loader.is_put if isinstance(loader, StreamLoader) else is_stateful(loader))
+    }
+    # Shorter loaders start again beside longer ones, as in training.
+    walking = combined_alike(combined, list(walks.values()))
+    iter(walking)
+    if first is not None:
+        set_state(first)
+    # Samples can be counted only if the loader has a batch sampler.
+    counts = len(walks) == 1 and next(iter(walks.values())).counts
+    wanted, number = position.samples if counts and position.rng else None, 0
+
+    def passed() -> int:
+        return number if wanted is None else next(iter(walks.values())).samples
+
+    try:
+        while passed() < (position.batches if wanted is None else wanted):
+            if walks:
+                next(walking)
+            number += 1
+    except StopIteration:
+        raise UserError(
+            f"resume: the checkpoint was written inside an epoch, after {position.batches} "
+            f"batches, and there are {number} now; leave the batch size and the data as they "
+            f"were, {WAY_OUT}"
+        ) from None
+    if wanted is not None and passed() != wanted:
+        raise UserError(
+            "resume: the checkpoint was written inside an epoch, and no batch ends at sample "
+            f"{wanted} now; leave the batch size and the data as they were, {WAY_OUT}"
+        )
+    return [
+        walks[number].rest(position.batches) if number in walks else loader
+        for number, loader in enumerate(loaders)
+    ]
+
+
+def _walk(loader: Any, position: Position, say: Callable[[str], None]) -> "Walk | Reading":
+    own = loader.loader if isinstance(loader, RankLoader) else loader
+    if isinstance(own, DataLoader) and has_indices(own):
+        # Workers that persist have their seed from the first epoch.
+        return Walk(loader, draws_ahead(loader), not (own.persistent_workers and position.epoch))
+    is_read = isinstance(loader, DataLoader | StreamLoader)
+    say(
+        f"{type(loader.dataset if is_read else loader).__name__} cannot restore its position; "
+        f"{position.batches} batches are read again and dropped"
+    )
+    return Reading(loader)
 
 
 class Walk:

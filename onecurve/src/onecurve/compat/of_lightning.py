@@ -6,18 +6,14 @@ strategies, callbacks and loggers do: `_setup_model`, `_get_process_group_backen
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
-from lightning.fabric.utilities.data import _set_sampler_epoch as set_sampler_epoch
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
 from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.core.optimizer import _MockOptimizer as MockOptimizer
-from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.overrides.distributed import (
     _IndexBatchSamplerWrapper as IndexBatchSamplerWrapper,
 )
@@ -32,7 +28,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .patching import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
-# - set_sampler_epoch: calls `set_epoch` of samplers; Lightning does so after it makes iterators.
 # - ResultMetric: holds a value logged by `self.log`.
 # - IndexBatchSamplerWrapper: the only class from which Lightning reads the predicted indices.
 __all__ = [
@@ -40,7 +35,6 @@ __all__ = [
     "ResultMetric",
     "move_optimizers",
     "set_device_of",
-    "set_sampler_epoch",
 ]
 
 
@@ -101,45 +95,33 @@ def batches_read_ahead(loop: Any) -> Any:
     return loop._data_fetcher
 
 
-def validates_now(trainer: Trainer) -> bool:
-    """Whether a validation follows the training step whose hooks are running."""
-    loop, fetcher = trainer.fit_loop.epoch_loop, batches_read_ahead(trainer.fit_loop)
-    step: Any = loop.batch_progress.current
-    in_step = step.processed > step.completed
-    return in_step and fetcher is not None and loop._should_check_val_fx(fetcher)
+def validation_is_due(trainer: Trainer) -> bool:
+    """Whether a validation comes after the batch of now, in any fit: not by a clock, or a stop."""
+    if trainer._val_check_time_interval is not None:  # type: ignore[attr-defined]
+        return False
+    with replaced(trainer, "should_stop", False):
+        return _checks(trainer, batches_read_ahead(trainer.fit_loop))
 
 
-def validated_by_one_clock(trainer: Trainer) -> AbstractContextManager[None]:
-    """Let the first rank alone say when `val_check_interval`, given as a time, is over.
+def is_validation_over(trainer: Trainer) -> bool:
+    """Whether the last hooks of a validation are running."""
+    return trainer.lightning_module._current_fx_name == "on_validation_end"
+
+
+def check_by_one_clock(trainer: Trainer, fetcher: Any) -> bool:
+    """Whether to validate now; the first rank alone says when an interval of time is over.
 
     Every rank would read its own clock, and wait for those that do not validate yet.
     """
-    loop = trainer.fit_loop.epoch_loop
+    is_due = _checks(trainer, fetcher)
     if trainer._val_check_time_interval is None:  # type: ignore[attr-defined]
-        return nullcontext()
-    is_due = partial(type(loop)._should_check_val_fx, loop)
-    return replaced(
-        loop, "_should_check_val_fx", lambda fetcher: trainer.strategy.broadcast(is_due(fetcher))
-    )
+        return is_due
+    return bool(trainer.strategy.broadcast(is_due))
 
 
-def validate_first(trainer: Trainer) -> None:
-    """Let a resumed fit begin with the validation before which its checkpoint was written."""
-    validation = trainer.fit_loop.epoch_loop.val_loop
-    validation.restarting = False
-    validation._restart_stage = RestartStage.RESTARTED_MID_EVALUATION
-
-
-def callbacks_with_metric(trainer: Trainer) -> list[Callback]:
-    """What stops early and saves, if its metric, where it has one, has been logged."""
-    known = {None, *trainer.callback_metrics}
-    found = callbacks_of(trainer, EarlyStopping) + callbacks_of(trainer, Checkpoint)
-    return [each for each in found if getattr(each, "monitor", None) in known]
-
-
-def transferred(module: LightningModule, batch: Any) -> Any:
-    """Apply the hooks `on_before_batch_transfer` to a batch."""
-    return module._on_before_batch_transfer(batch, dataloader_idx=0)
+def _checks(trainer: Trainer, fetcher: Any) -> bool:
+    loop = trainer.fit_loop.epoch_loop
+    return bool(type(loop)._should_check_val_fx(loop, fetcher))
 
 
 # Lightning: steps
@@ -155,11 +137,10 @@ def is_epoch_at_its_end(trainer: Trainer) -> bool:
     return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
 
 
-def is_in_epoch(trainer: Trainer) -> bool:
-    """Whether batches of the current epoch have been trained on, and its end has not begun."""
+def is_in_step(trainer: Trainer) -> bool:
+    """Whether the last hooks of a training step are running."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-    epochs: Any = trainer.fit_loop.epoch_progress.current
-    return bool(batches.processed) and epochs.processed < epochs.ready
+    return bool(batches.processed > batches.completed)
 
 
 def logged_steps(trainer: Trainer) -> int:

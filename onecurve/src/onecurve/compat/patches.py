@@ -75,10 +75,9 @@ PATCHES = {
     "loops": Patch(
         (
             "on_run_start, _should_check_val_fx of the training epoch loop",
-            "on_advance_end, setup_data, _iteration_based_training of the fit loop",
-            "increment_progress_to_evaluation_end, setup_data of the validation loop",
+            "on_advance_end, _iteration_based_training of the fit loop",
         ),
-        "an epoch is resumed where it was, with its random numbers, its loaders and its logs",
+        "an epoch is resumed where it was, with its random numbers and its logs",
         "checkpoints of Lightning that hold the position and the generators' states",
         "a fit",
     ),

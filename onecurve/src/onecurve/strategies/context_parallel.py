@@ -13,6 +13,7 @@ Communication: keys and values once in the forward pass, their gradients once in
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +33,10 @@ from ..compat.of_torch import (
 from ..compat.patching import replaced
 from ..errors import UserError, say
 from .collectives import gather, redistribute, with_hook
+from .layout import Part
+from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
-from .parallelism import Parallelism
+from .parallelism import Applied, Parallelism, Setting
 from .step import StepContext
 
 
@@ -222,8 +225,13 @@ class ContextParallel(Parallelism):
     def is_needed(self, sizes: Sizes) -> bool:
         return sizes.context > 1 and sizes.pipeline == 1
 
-    def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
-        shard_forward, group = task.forward, self.ranks.context_group
+    def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
+        """Change nothing yet: `forward` is replaced for a fit or an evaluation."""
+        ranks = setting.ranks
+        return Applied(around=partial(self._run, ranks), connected=partial(self._connected, ranks))
+
+    def _connected(self, ranks: Ranks, task: LightningModule) -> AbstractContextManager[Any]:
+        shard_forward, group = task.forward, ranks.context_group
         assert group is not None
 
         def forward(*inputs: Any, **options: Any) -> Any:
@@ -232,12 +240,14 @@ class ContextParallel(Parallelism):
 
         return replaced(task, "forward", forward)
 
-    def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
+    def _run(
+        self, ranks: Ranks, task: LightningModule, context: StepContext, step: Callable[[], Any]
+    ) -> Any:
         """Run a step, and report once if it does not call `self(inputs)`."""
         output = step()
-        if not self._is_used and self.ranks.rank == 0:
+        if not self._is_used and ranks.rank == 0:
             say(
-                f"strategy.context={self.ranks.sizes.context}: {context.name} does not call "
+                f"strategy.context={ranks.sizes.context}: {context.name} does not call "
                 "self(inputs), so no sequence is sharded and every rank computes all of it"
             )
         self._is_used = True

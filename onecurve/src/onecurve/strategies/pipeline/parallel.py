@@ -15,19 +15,19 @@ micro-batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from inspect import signature
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...compat.of_lightning import accumulates
 from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
@@ -35,7 +35,8 @@ from ..context_parallel import Sequences
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
-from ..parallelism import Parallelism
+from ..options import StageOptions
+from ..parallelism import Applied, Parallelism, Setting, State
 from ..prepare import example_of
 from ..step import StepContext
 from .gradients import (
@@ -45,7 +46,7 @@ from .gradients import (
     explained,
     scaler_of,
 )
-from .limits import SCHEDULES, Schedule
+from .limits import SCHEDULES
 from .network import find_networks
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, report_partition
@@ -53,16 +54,6 @@ from .remote import RemoteParameter, add_gradients
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The arguments of `Pipeline` that say how a network is divided, and how batches pass."""
-
-    schedule: Schedule
-    microbatches: int
-    stages_per_rank: int
-    balance: Sequence[int] | str
 
 
 class Plan(NamedTuple):
@@ -73,21 +64,22 @@ class Plan(NamedTuple):
     placement: Placement
 
 
-def plan_stages(
-    task: LightningModule, ranks: Ranks, settings: Settings, precision: Precision
-) -> Plan:
+def plan_stages(task: LightningModule, options: StageOptions, setting: Setting) -> Plan:
     """Partition the networks of a task."""
+    ranks, precision = setting.ranks, setting.precision
+    number, usual = options.stages_per_rank, SCHEDULES[options.schedule].stages_per_rank
+    per_rank = usual if number == "auto" else number
     divided: list[Stages] = []
-    for network in find_networks(task, ranks.sizes.pipeline * settings.stages_per_rank):
+    for network in find_networks(task, ranks.sizes.pipeline * per_rank):
         calls, also = network.measured()
         shapes = LayerShapes(calls, precision.forward_context, also)
         partition = Partition.of(
             # All ranks must divide it at the same layers.
             task.trainer.strategy.broadcast(shapes.costs(example_of(task, precision))),
             num_ranks=ranks.sizes.pipeline,
-            stages_per_rank=settings.stages_per_rank,
-            v_shaped=settings.schedule == "zbv",
-            balance="auto" if divided else settings.balance,
+            stages_per_rank=per_rank,
+            v_shaped=options.schedule == "zbv",
+            balance="auto" if divided else options.balance,
         )
         sequences = Sequences(ranks.context_group)
         divided.append(
@@ -97,7 +89,7 @@ def plan_stages(
     return Plan(divided, Placement(task, held, ranks.coordinates.pipeline))
 
 
-def apply_plan(plan: Plan, parts: list[Part], precision: Precision) -> list[Part]:
+def apply_plan(plan: Plan, parts: list[Part], precision: Precision) -> None:
     """Free the layers of other ranks, and make a module of each stage of this rank."""
     plan.placement.free_others()
     remaining = iter(parts)
@@ -108,80 +100,69 @@ def apply_plan(plan: Plan, parts: list[Part], precision: Precision) -> list[Part
                 layers = [stages.calls[layer] for layer in held]
                 stage = StageModule(layers, precision.forward_context)
                 stages.modules[index] = part.root = stage
-    return [part for part in parts if part.is_here]
 
 
-class PipelineParallel(Parallelism):
+class PipelineParallel(Parallelism, State):
     """Pipelines side by side: every rank with layers of its own. See `Pipeline` for its arguments.
 
     Attributes:
         planned: Which rank of a pipeline holds what; set once the network is partitioned.
     """
 
-    holds_state = True
-
-    planned: Plan | None = None
+    name: str
+    ranks: Ranks
+    precision: Precision
+    planned: Plan
     runner: Runner
     _cpu_group: dist.ProcessGroup | None = None
-    _accumulates: bool = False
     # Parameters that are in no layer.
     _beside: Sequence[Tensor] = ()
     # What other ranks hold, and gradients without numbers.
     _remote: Mapping[RemoteParameter, Tensor]
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        microbatches: int,
-        stages_per_rank: int | Literal["auto"],
-        balance: Sequence[int] | str,
-    ) -> None:
-        if schedule not in SCHEDULES:
-            raise UserError(
-                f"strategy.schedule={schedule}: must be one of {', '.join(SCHEDULES)}; "
-                "such as strategy.schedule=1f1b"
-            )
-        require(f"strategy.schedule={schedule}")
-        usual = SCHEDULES[schedule].stages_per_rank
-        number = usual if stages_per_rank == "auto" else int(stages_per_rank)
-        self.settings = Settings(schedule, microbatches, number, balance)
+    def __init__(self, options: StageOptions) -> None:
+        require(f"strategy.schedule={options.schedule}")
+        self.options = options
 
     @property
     def stages(self) -> list[Stages]:
         """The stages of each network."""
-        return self.planned.stages if self.planned else []
+        return self.planned.stages
 
-    def join(self, name: str, ranks: Ranks, precision: Precision) -> None:
-        super().join(name, ranks, precision)
-        if self._cpu_group is None:
-            # For checkpoints, which travel through the CPU.
-            self._cpu_group = ranks.group_of("pipeline", backend="gloo")
+    def _owner(self, name: str) -> int | None:
+        return self.planned.placement.owner(name)
 
     # This rank's part
 
-    def is_applied(self, task: LightningModule) -> bool:
-        return self.planned is not None
-
-    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+    def plan(self, task: LightningModule, parts: list[Part], setting: Setting) -> list[Part]:
         """Partition the network."""
-        self.planned = plan_stages(task, self.ranks, self.settings, self.precision)
+        self.name, self.ranks, self.precision = setting.name, setting.ranks, setting.precision
+        if self._cpu_group is None:
+            # For checkpoints, which travel through the CPU.
+            self._cpu_group = self.ranks.group_of("pipeline", backend="gloo")
+        self.planned = plan_stages(task, self.options, setting)
         self._takes = signature(self.stages[0].network.owner.forward)
         held = [each for stages in self.stages for each in stages.held()]
         rank = self.ranks.coordinates.pipeline
         return [Part(task, layers, is_here=owner == rank) for layers, owner in held]
 
-    def _owner(self, name: str) -> int | None:
-        assert self.planned is not None
-        return self.planned.placement.owner(name)
-
-    def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+    def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
         """Keep this rank's layers, and make a module of each stage."""
-        assert self.planned is not None
-        parts = apply_plan(self.planned, parts, self.precision)
+        apply_plan(self.planned, parts, setting.precision)
         self._beside = [p for name, p in task.named_parameters() if self._owner(name) is None]
         remote = [each for each in task.parameters() if isinstance(each, RemoteParameter)]
         self._remote = {each: torch.empty_like(each) for each in remote}
-        return parts
+        return Applied(
+            around=self.run,
+            backward=self.before_backward,
+            state=self,
+            connected=self.connected,
+            optimizers=self.set_up_optimizers,
+            forward=self.forward,
+            has_weighed=lambda: self.runner.ran_by_schedule,
+            sees_share=lambda: not self.runner.takes_loss,
+            explained=self.explained,
+        )
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
@@ -190,11 +171,12 @@ class PipelineParallel(Parallelism):
             self.runner = Runner(
                 task,
                 self.stages[0],
-                self.settings.schedule,
-                self.settings.microbatches,
+                self.options.schedule,
+                self.options.microbatches,
                 self.precision,
                 placed=lambda name: self._owner(name) is not None,
             )
+        self.runner.begin()
         self._patches = ExitStack()
         if network.blocks is None:
             self._patches.enter_context(replaced(network.owner, "forward", self._network_forward))
@@ -204,12 +186,9 @@ class PipelineParallel(Parallelism):
                 self._patches.enter_context(stages.network.blocks.connected())
         return self._patches
 
-    def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
+    def set_up_optimizers(self, optimizers: list[Optimizer]) -> None:
         if self.ranks.sizes.pipeline > 1:
             set_up(optimizers, scaler_of(self.precision), self._patches)
-
-    def begin(self, task: LightningModule) -> None:
-        self.runner.begin()
 
     def check(self) -> None:
         # No weights are saved that were trained on another loss than was logged.
@@ -256,14 +235,6 @@ class PipelineParallel(Parallelism):
             names = [name for part in of_parts for name in part]
             report_changed(task, "pipeline", "micro-batch", names)
 
-    @property
-    def has_weighed(self) -> bool:  # type: ignore[override]
-        return self.runner.ran_by_schedule
-
-    @property
-    def sees_share(self) -> bool:  # type: ignore[override]
-        return not self.runner.takes_loss
-
     def forward(self, task: LightningModule, inputs: Any) -> None:
         self.runner.fill_drain((inputs,), chunks=1)
 
@@ -273,15 +244,10 @@ class PipelineParallel(Parallelism):
         """Average gradients before a hook sees them, as DistributedDataParallel does."""
         return ending_with(loss, partial(self._finish_backward, task))
 
-    @contextmanager
-    def accumulating(self) -> Iterator[None]:
-        with replaced(self, "_accumulates", True):
-            yield
-
     def _finish_backward(self, task: LightningModule) -> None:
         """Average over the replicas, once for all accumulated batches."""
         add_gradients(self._remote)
-        if self._accumulates:
+        if accumulates(task.trainer):
             return
         if self.ranks.sizes.data_parallel > 1:
             # FSDP2 has averaged those of stages that it shards.
@@ -300,8 +266,6 @@ class PipelineParallel(Parallelism):
         return [parameter for parameter in parameters if id(parameter) not in beside]
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
-        if not self.is_applied(task):
-            return None
         if self.runner.ran_by_schedule and "does not require grad" in str(error):
             return UserError(
                 f"strategy=pipeline: {type(task).__name__}.training_step computes a gradient of "

@@ -1,0 +1,243 @@
+"""Wherever a checkpoint is written, the run that resumes from it is the rest of one run."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from several_fits import quiet_trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import onecurve
+
+EPOCHS, BATCHES = 4, 4
+
+
+class Events(L.LightningModule):
+    """Keeps what happens: rows, draws, the step numbers of loggers, and the hooks of an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.seen: list[tuple[Any, ...]] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
+        self.seen.append(("train", self.current_epoch, batch_idx, step, batch[0].tolist()))
+        return (self.weight * batch[0]).mean()
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        drawn = torch.rand(()).item()
+        self.log("loss", drawn)
+        self.seen.append(("val", self.current_epoch, batch_idx, self.global_step, drawn))
+
+    def on_train_epoch_start(self) -> None:
+        self.seen.append(("begins", self.current_epoch))
+
+    def on_train_epoch_end(self) -> None:
+        self.seen.append(("ends", self.current_epoch))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+class Saves(L.Callback):
+    """Saves once, in a hook of epoch 1, at a batch; notes how much had happened."""
+
+    def __init__(self, file: Path, hook: str, batch: int | None = None) -> None:
+        self.file, self.batch, self.happened = file, batch, 0
+        setattr(self, hook, self.save)
+
+    def save(self, trainer: L.Trainer, task: Any, *_: Any, **__: Any) -> None:
+        is_here = self.batch in (None, trainer.fit_loop.batch_idx)
+        if trainer.current_epoch == 1 and is_here and not self.file.exists():
+            self.happened = len(task.seen)
+            trainer.save_checkpoint(self.file)
+
+
+Strategy = Callable[[], Any]
+
+
+def fitted(
+    resume: Path | None = None,
+    *callbacks: L.Callback,
+    strategy: Strategy = onecurve.Single,
+    **options: Any,
+) -> list[tuple[Any, ...]]:
+    torch.manual_seed(1)
+    options = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **options}
+    stops = EarlyStopping("loss", patience=99, strict=False)
+    trainer = quiet_trainer(strategy(), callbacks=[stops, *callbacks], **options)
+    loader = DataLoader(TensorDataset(torch.arange(2.0 * BATCHES)), 2, shuffle=True)
+    val = DataLoader(TensorDataset(torch.arange(4.0)), 2)
+    task = Events()
+    trainer.fit(task, loader, val, ckpt_path=resume)
+    return [*task.seen, ("waited", stops.wait_count)]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "at the end": {},
+    "inside": {"val_check_interval": 2},
+    "every other": {"check_val_every_n_epoch": 3},
+    "none": {"limit_val_batches": 0},
+    "accumulated": {"val_check_interval": 2, "accumulate_grad_batches": 2},
+    "steps": {"val_check_interval": 2, "max_steps": EPOCHS * BATCHES},
+}
+HOOKS = {
+    "a step": ("on_train_batch_end", 0),
+    "a step before a validation": ("on_train_batch_end", 1),
+    "the last step": ("on_train_batch_end", BATCHES - 1),
+    "before a validation": ("on_validation_start", None),
+    "inside a validation": ("on_validation_batch_end", None),
+    "after a validation": ("on_validation_end", None),
+    "the end of an epoch": ("on_train_epoch_end", None),
+    "the start of an epoch": ("on_train_epoch_start", None),
+}
+# What had happened, and happens again, because it is not complete.
+AGAIN = {
+    "inside a validation": 1,
+    # The task's hook comes after a callback's.
+    "the end of an epoch": -1,
+}
+
+
+@pytest.mark.parametrize("where", HOOKS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_resumed_run_is_the_rest_of_one_run(name: str, where: str, tmp_path: Path) -> None:
+    saves = Saves(tmp_path / "one.ckpt", *HOOKS[where])
+    whole = fitted(None, saves, **OPTIONS[name])
+    assert len(whole) > EPOCHS * BATCHES
+    if not saves.file.exists():
+        assert "validation" in where
+        assert not [each for each in whole if each[:2] == ("val", 1)]
+        return
+    rest = fitted(saves.file, **OPTIONS[name])
+    assert rest == whole[saves.happened - AGAIN.get(where, 0) :]
+
+
+class Stops(L.Callback):
+    """Stops after a batch of epoch 1, as a Timer does."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if (trainer.current_epoch, trainer.fit_loop.batch_idx) == (1, self.batch):
+            trainer.should_stop = True
+
+
+@pytest.mark.parametrize("hook", ["on_validation_end", "on_train_epoch_end", "on_train_end"])
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("interval", [1.0, 2])
+def test_a_run_that_was_stopped_trains_on_as_one_that_was_not(
+    hook: str, batch: int, interval: float, tmp_path: Path
+) -> None:
+    """Lightning validates before it stops, which draws; a run that goes on does not."""
+    file, whole = tmp_path / "stopped.ckpt", fitted(val_check_interval=interval)
+
+    class Saved(L.Callback):
+        def save(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.current_epoch == (2 if hook == "on_train_end" else 1):
+                trainer.save_checkpoint(file)
+
+    setattr(Saved, hook, Saved.save)
+    stopped = fitted(None, Stops(batch), Saved(), val_check_interval=interval)
+    assert stopped[-2] == ("ends", 1)
+    rest = fitted(file, val_check_interval=interval)[:-1]  # early stopping counts the validation
+    assert rest == whole[-len(rest) - 1 : -1]
+    assert rest[0][:3] == ("train", 1, batch + 1)
+
+
+def test_a_run_that_a_timer_stops_trains_on_as_one_that_none_stopped(tmp_path: Path) -> None:
+    class Saved(L.Callback):
+        def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+
+    class Ends(Timer):
+        def time_elapsed(self, *_: Any) -> float:
+            return float(2 * self.trainer.global_step)
+
+        def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+            self.trainer = trainer
+
+        def on_fit_start(self, *_: Any) -> None:
+            pass
+
+    whole = fitted()
+    stopped = fitted(None, Ends(timedelta(seconds=1)), Saved())
+    assert [each[0] for each in stopped] == ["begins", "train", "val", "val", "ends", "waited"]
+    assert fitted(tmp_path / "stopped.ckpt")[:-1] == whole[2:-1]
+
+
+@pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])
+def test_plain_lightning_counts_on(where: str, tmp_path: Path) -> None:
+    """It validates first where that was due, and has as many steps, if not the same samples."""
+    saves, options = Saves(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
+    whole = fitted(None, saves, **options)
+    rest = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]
+    assert [each[:4] for each in rest] == [each[:4] for each in whole[saves.happened : -1]]
+
+
+def own_generators() -> dict[str, DataLoader[Any]]:
+    rows = TensorDataset(torch.arange(2.0 * BATCHES))
+    return {
+        name: DataLoader(rows, 2, shuffle=True, generator=torch.Generator().manual_seed(seed))
+        for name, seed in (("a", 1), ("b", 2))
+    }
+
+
+def test_loaders_with_generators_of_their_own_resume_in_the_first_epoch(tmp_path: Path) -> None:
+    class Two(Events):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            rows = torch.cat([batch["a"][0], batch["b"][0]])
+            return super().training_step([rows], batch_idx)
+
+    class Saved(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 2:
+                trainer.save_checkpoint(tmp_path / "first.ckpt")
+
+    def fit(resume: Path | None, *callbacks: L.Callback) -> list[Any]:
+        task, options = Two(), {"max_epochs": 2, "limit_val_batches": 0}
+        trainer = quiet_trainer(onecurve.Single(), callbacks=list(callbacks), **options)
+        trainer.fit(task, own_generators(), ckpt_path=resume)
+        return task.seen
+
+    whole = fit(None, Saved())
+    assert fit(tmp_path / "first.ckpt") == whole[3:]
+
+
+class SavesAsBefore(Saves):
+    """Writes what release 0.2 wrote: Lightning's counters as they were, and another key."""
+
+    def save(self, trainer: L.Trainer, task: Any, *_: Any, **__: Any) -> None:
+        super().save(trainer, task)
+        if not self.file.exists() or self.happened != len(task.seen):
+            return
+        new = torch.load(self.file, weights_only=True)["resume"]
+        position = new.pop("position")
+        rng = position["rng"]
+        random = {**rng, **new, "samples": position["samples"]}
+        names = [name for name in ("now", "iterator") if name in rng]
+        random["generators"] = {name: rng[name]["generators"] for name in names}
+        validation = trainer.fit_loop.epoch_loop._should_check_val_fx(None)  # type: ignore[arg-type]
+        random["validates"] = validation and not trainer.validating
+        file = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        torch.save(file | {"random": random}, self.file)
+
+
+BEFORE = ["a step", "a step before a validation", "after a validation", "the end of an epoch"]
+
+
+@pytest.mark.parametrize("where", BEFORE)
+def test_a_file_of_an_earlier_release_resumes_as_exactly(where: str, tmp_path: Path) -> None:
+    options = OPTIONS["inside"]
+    saves = SavesAsBefore(tmp_path / "one.ckpt", *HOOKS[where])
+    whole = fitted(None, saves, **options)
+    assert "resume" not in torch.load(saves.file, weights_only=True)
+    assert fitted(saves.file, **options) == whole[saves.happened - AGAIN.get(where, 0) :]
