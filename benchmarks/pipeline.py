@@ -111,7 +111,7 @@ def bare_loop(strategy: Any, batch: Any, steps: int) -> list[float]:
     """Seconds of each step of the shortest correct loop over this rank's stage."""
     inputs, targets = batch
     (axis,) = strategy.parallelisms
-    count = axis.microbatches
+    count = axis.options.microbatches
     rank = strategy.global_rank
     (stages,) = axis.stages
     ((index, stage),) = stages.modules.items()
@@ -125,7 +125,7 @@ def bare_loop(strategy: Any, batch: Any, steps: int) -> list[float]:
         output_args=stages.boundary(microbatch, index + 1),
         group=strategy.parts_group,
     )
-    schedule = SCHEDULES[axis.schedule](pipelined, count, loss_fn=F.cross_entropy)
+    schedule = SCHEDULES[axis.options.schedule](pipelined, count, loss_fn=F.cross_entropy)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-4)
     times = []
     for _ in range(steps + 1):

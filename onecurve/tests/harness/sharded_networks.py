@@ -83,20 +83,20 @@ class Grouped(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.heads, self.kv_heads = 4, 2
-        self.query = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.key = nn.Linear(WIDTH, WIDTH // 2, bias=False)
-        self.value = nn.Linear(WIDTH, WIDTH // 2, bias=False)
-        self.output = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.wq = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.wk = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.wv = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.wo = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, inputs: Tensor) -> Any:
         samples, length, _ = inputs.shape
-        q = self.query(inputs).view(samples, length, self.heads, 4).transpose(1, 2)
+        q = self.wq(inputs).view(samples, length, self.heads, 4).transpose(1, 2)
         k, v = (
             layer(inputs).view(samples, length, self.kv_heads, 4).transpose(1, 2)
-            for layer in (self.key, self.value)
+            for layer in (self.wk, self.wv)
         )
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.output(seen.transpose(1, 2).flatten(2))
+        return self.wo(seen.transpose(1, 2).flatten(2))
 
 
 class Gated(nn.Module):
@@ -104,12 +104,12 @@ class Gated(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = nn.Linear(WIDTH, 3 * WIDTH)
-        self.down = nn.Linear(3 * WIDTH, WIDTH)
-        self.up = nn.Linear(WIDTH, 3 * WIDTH)
+        self.gate_proj = nn.Linear(WIDTH, 3 * WIDTH)
+        self.down_proj = nn.Linear(3 * WIDTH, WIDTH)
+        self.up_proj = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, inputs: Tensor) -> Any:
-        return self.down(F.silu(self.gate(inputs)) * self.up(inputs))
+        return self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
 
 
 def pair(dropout: float = 0.0) -> nn.Sequential:

@@ -560,7 +560,7 @@ class Block(nn.Module):
 
 def families() -> nn.Module:
     """All that are known by names."""
-    pairs = zip(ATTENTIONS, FEED_FORWARD, strict=True)
+    pairs = zip((*ATTENTIONS, ATTENTIONS[0]), FEED_FORWARD, strict=True)
     return nn.Sequential(*(Block(Attention(names), FeedForward(of)) for names, of in pairs))
 
 

@@ -43,7 +43,7 @@ from torchmetrics import MeanMetric
 import onecurve
 from onecurve.errors import UserError
 from onecurve.launch import agent
-from onecurve.strategies.tensor.families import ATTENTIONS
+from onecurve.strategies.tensor.families import FEED_FORWARD
 from onecurve.strategies.tensor.plan import find_plan
 
 STRATEGIES = {
@@ -238,7 +238,7 @@ def test_all_families_are_sharded() -> None:
     plan = find_plan(task, {"": task}, None, 2)
     layers = {name for name, part in task.named_modules() if isinstance(part, nn.Linear)}
     assert layers <= plan.keys()
-    assert sum(style == "rowwise" for style in plan.values()) == 2 * len(ATTENTIONS)
+    assert sum(style == "rowwise" for style in plan.values()) == 2 * len(FEED_FORWARD)
 
 
 def test_groups_that_a_callback_added_are_resumed(tmp_path: Path) -> None:

@@ -73,12 +73,13 @@ class AllOfThem(Small):
 WAYS = (("interleaved_zero_bubble", 2), (ZBV, 8))
 
 
+def pipeline(schedule: Any, microbatches: int) -> onecurve.Pipeline:
+    return onecurve.Pipeline(schedule=schedule, microbatches=microbatches)
+
+
 @pytest.fixture(scope="session")
 def outcomes(shared: Shared) -> Any:
-    cases: dict[Any, Case] = {
-        way: (AllOfThem, onecurve.Pipeline(schedule=way[0], microbatches=way[1]), {})
-        for way in WAYS
-    }
+    cases: dict[Any, Case] = {way: (AllOfThem, pipeline(*way), {}) for way in WAYS}
     return shared("gradients", partial(fits_in_ranks, cases))
 
 

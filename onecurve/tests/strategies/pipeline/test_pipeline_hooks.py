@@ -1,7 +1,9 @@
 """strategy=pipeline: hooks, optimizers, `all_gather` see what is of the whole, or are refused."""
 
+from contextlib import redirect_stderr
 from copy import deepcopy
 from functools import partial
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -17,13 +19,16 @@ from several_fits import (
     assert_equal,
     assert_rejected,
     data,
+    fits,
     fits_alone,
     fits_in_ranks,
     quiet_trainer,
 )
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
 
 import onecurve
+from onecurve.strategies.pipeline.optimizers import combines_parameters
 
 
 class ChangesEach(Small):
@@ -133,12 +138,90 @@ class WithTeacher(Small):
             mean.data = weight.data
 
 
+class Own(Optimizer):
+    """Steps as optimizers outside of torch.optim do, with an attribute of its own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-3})
+        self.decay = 0.9
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            self.change(group, group["params"])
+        return loss
+
+
+class Signs(Own):
+    """Updates each parameter by itself, as Lion does."""
+
+    def change(self, group: Any, weights: list[Tensor]) -> None:
+        for weight in weights:
+            mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
+            mean.mul_(self.decay).add_(weight.grad)
+            weight.sub_(group["lr"] * mean.sign())
+
+
+class Clipping(Own):
+    """Clips by the norm over all gradients, as Lamb does."""
+
+    def change(self, group: Any, weights: Any) -> None:
+        norm = torch.stack([weight.grad.norm() for weight in weights]).norm()
+        for weight in weights:
+            weight.sub_(group["lr"] * weight.grad / norm)
+
+
+class Estimating(Own):
+    """Takes a step's size from the steps before, as Prodigy does: the first is of each alone."""
+
+    def change(self, group: Any, weights: Any) -> None:
+        for weight in weights:
+            weight.sub_(group["lr"] * weight.grad)
+        group["lr"] *= 1 + sum(float(weight.grad.sum()) for weight in weights)
+
+
+class Prepared(Own):
+    """Has the state of its parameters before its first step, of which a copy has none."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["sum"] = torch.zeros_like(weight)
+
+    def change(self, group: Any, weights: Any) -> None:
+        for weight in weights:
+            weight.sub_(group["lr"] * self.state[weight]["sum"].add_(weight.grad))
+
+
+class WithOwnOptimizer(Small):
+    kind: Any = Signs
+
+    def configure_optimizers(self) -> Any:
+        return self.kind(self.parameters())
+
+
+class ClipsInItsOptimizer(WithOwnOptimizer):
+    kind = Clipping
+
+
+class EstimatesInItsOptimizer(WithOwnOptimizer):
+    kind = Estimating
+
+
+class PreparesItsOptimizer(WithOwnOptimizer):
+    kind = Prepared
+
+
 REFUSED: dict[Any, str] = {
     HasACallback: "take (test_pipeline_hooks.py:",
     SumsUpInPlace: "on_before_optimizer_step (test_pipeline_hooks.py:",
     **dict.fromkeys((ReadsAtTheStart, ReadsAtTheEnd), "read (test_pipeline_hooks.py:"),
     LogsANorm: "self.log of size gets a number of weights or gradients that another rank has",
     WithTeacher: "for an average of weights",
+    ClipsInItsOptimizer: "Clipping updates a parameter by the gradients of others, and a rank has",
+    EstimatesInItsOptimizer: "Estimating updates a parameter by the gradients of others, and a",
     ScalesByHand: "a step of ScalesByHand uses layers, or their parameters or gradients",
 }
 
@@ -173,7 +256,8 @@ class GoesBack(Small):
         self.load_state_dict(self.first)
 
 
-EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks, GoesBack]
+OWN = [WithOwnOptimizer, PreparesItsOptimizer]
+EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks, GoesBack, *OWN]
 
 
 def pipeline(**options: Any) -> onecurve.Pipeline:
@@ -204,6 +288,45 @@ def test_what_needs_all_gradients_is_refused(outcomes: Any, module: Any) -> None
 @pytest.mark.parametrize("module", EXACT)
 def test_what_asks_the_strategy_gets_the_whole(outcomes: Any, single: Any, module: Any) -> None:
     assert_equal(outcomes[module.__name__], single[module.__name__], epochs=2)
+
+
+KINDS: list[tuple[Any, bool | None]] = [
+    (Signs, False),
+    (partial(SGD, lr=0.1, momentum=0.9), False),
+    (Clipping, True),
+    (Estimating, True),
+    (Prepared, None),
+]
+
+
+@pytest.mark.parametrize(("make", "combines"), KINDS)
+def test_an_optimizer_is_tried_out_beside_the_network(make: Any, combines: bool | None) -> None:
+    """Weights, gradients, state and random numbers stay as they were; its hooks are not called."""
+    network = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer: Optimizer = make(network.parameters())
+    calls: list[Any] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append(0))
+    before = [weight.clone() for weight in network.parameters()]
+    drawn, keys = torch.get_rng_state(), len(optimizer.state)
+    assert combines_parameters(optimizer) is combines
+    for one, other in zip(before, network.parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert other.grad is None
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert len(optimizer.state) == keys
+    assert not calls
+
+
+def said_in(module: type[Small]) -> str:
+    with redirect_stderr(StringIO()) as said:
+        fits({"": (module, pipeline(), {"max_epochs": 1})})
+    return said.getvalue()
+
+
+@pytest.mark.parametrize(("module", "times"), zip(OWN, (0, 1), strict=True))
+def test_a_line_tells_of_one_that_cannot_be_tried_out(module: Any, times: int) -> None:
+    said = warm_ranks.run("test_pipeline_hooks.said_in", (module,), processes=2)
+    assert said.count("is not one of torch.optim, and could not be tried out") == times
 
 
 @pytest.mark.compares

@@ -13,11 +13,8 @@ from torch import nn
 
 from onecurve.errors import UserError
 from onecurve.strategies.tensor.families import (
-    counts_of,
     family_of,
-    heads_of,
     plan_of_transformers,
-    share_counts,
 )
 from onecurve.strategies.tensor.plan import (
     check_plan,
@@ -49,12 +46,6 @@ def module(
     return made
 
 
-class CausalSelfAttention(nn.Module):
-    """As in minGPT."""
-
-    def forward(self, inputs: Any) -> Any: ...
-
-
 def styles(colwise: str, rowwise: str, **itself: str) -> dict[str, str]:
     return {**dict.fromkeys(colwise.split(), "colwise"), rowwise: "rowwise", **itself}
 
@@ -73,8 +64,8 @@ ONES_OWN = {
         module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2),
         styles("k_proj v_proj q_proj", "out_proj", **{"": "heads"}),
     ),
-    "no number of heads": (module("q k v o", linears(*ALIKE)), None),
-    "another parameter": (module("q k v o norm", [*linears(*ALIKE), NORM], heads=2), None),
+    "no number of heads": (module("wq wk wv wo", linears(*ALIKE)), None),
+    "another parameter": (module("wq wk wv wo norm", [*linears(*ALIKE), NORM], heads=2), None),
     "of any order": (module("qkv proj", linears(*THREE), num_heads=2), gathered("qkv proj")),
     "of any order, with a norm": (
         module("qkv proj norm", [*linears(*THREE), NORM], num_heads=2),
@@ -86,7 +77,7 @@ ONES_OWN = {
         gathered("c_attn c_proj"),
     ),
     "minGPT": (
-        module("key query value proj", linears(*ALIKE), of=CausalSelfAttention, n_head=2),
+        module("key query value proj", linears(*ALIKE), n_head=2),
         gathered("key query value proj"),
     ),
     "gated": (
@@ -154,30 +145,6 @@ def test_a_model_of_transformers_brings_its_plan() -> None:
     check_plan(task, plan, 2)
 
 
-def test_the_width_of_all_heads_is_shared_but_does_not_tell_their_number() -> None:
-    attention = module("query", linears((8, 8)), num_attention_heads=4, all_head_size=8)
-    share_counts(attention, 2)
-    assert counts_of(attention) == {"num_attention_heads": 2, "all_head_size": 4}
-    assert heads_of(module("q k v o", linears(*ALIKE), all_head_size=8)) is None
-
-
-def test_an_attention_is_sharded_only_if_all_of_its_class_can_be() -> None:
-    """The first attention of T5 has the position biases of all."""
-
-    class Attention(nn.Module):
-        def __init__(self, is_first: bool) -> None:
-            super().__init__()
-            self.q, self.k, self.v, self.o = linears(*ALIKE)
-            self.n_heads = 2
-            if is_first:
-                self.bias = nn.Embedding(4, 2)
-
-    second = Task(nn.ModuleList([Attention(False), Attention(False)]))
-    assert find_plan(second, {"": second}, None, 2)["network.1"] == "heads"
-    first = Task(nn.ModuleList([Attention(True), Attention(False)]))
-    assert {*find_plan(first, {"": first}, None, 2).values()} == {"colwise_gather"}
-
-
 def test_the_plan_of_a_transformer() -> None:
     """PyTorch's layers, modules with `tensor_plan()`, and modules known by name."""
     _, plan = plan_of("gpt")
@@ -191,14 +158,14 @@ def test_the_plan_of_a_transformer() -> None:
         "network.block1.mlp.3": "rowwise",
         "network.block2": "sequence",
         "network.block2.attention": "heads",
-        "network.block2.attention.query": "colwise",
-        "network.block2.attention.key": "colwise",
-        "network.block2.attention.value": "colwise",
-        "network.block2.attention.output": "rowwise",
+        "network.block2.attention.wq": "colwise",
+        "network.block2.attention.wk": "colwise",
+        "network.block2.attention.wv": "colwise",
+        "network.block2.attention.wo": "rowwise",
         "network.block2.mlp": "colwise",
-        "network.block2.mlp.gate": "colwise",
-        "network.block2.mlp.down": "rowwise",
-        "network.block2.mlp.up": "colwise",
+        "network.block2.mlp.gate_proj": "colwise",
+        "network.block2.mlp.down_proj": "rowwise",
+        "network.block2.mlp.up_proj": "colwise",
         "network.norm": "sequence",
         "network.head": "vocab",
     }
@@ -229,10 +196,12 @@ def test_a_network_outside_of_the_tables_is_told_of_a_plan(
 
 
 def test_a_given_plan_replaces_the_inferred_one() -> None:
-    _, plan = plan_of("gpt", {"block*.mlp": "colwise", "network.block2.mlp.up": "colwise_gather"})
+    _, plan = plan_of(
+        "gpt", {"block*.mlp": "colwise", "network.block2.mlp.up_proj": "colwise_gather"}
+    )
     assert plan["network.block1.mlp.0"] == "colwise"
     assert plan["network.block1.mlp.3"] == "rowwise"
-    assert plan["network.block2.mlp.up"] == "colwise_gather"
+    assert plan["network.block2.mlp.up_proj"] == "colwise_gather"
     assert "network.head" not in plan
 
 

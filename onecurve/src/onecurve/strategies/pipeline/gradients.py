@@ -31,14 +31,13 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
 from ...compat.of_torch import at_end_of_backward, local_shard, sees_outputs
-from ...errors import NOT_OF_THE_PROJECT, UserError, in_short
+from ...errors import UserError, in_short, of_the_project
 from ..collectives import with_hook
 from ..manual_backward import gradients_aside
 from .network import Network
 from .remote import NO_DATA
 
 BUCKET_BYTES = 25 * 2**20
-INSTALLED = {"site-packages", "dist-packages"}
 
 
 class Stash:
@@ -118,8 +117,7 @@ def explained(
     error: BaseException, module: LightningModule, network: Network, strategy: str
 ) -> UserError | None:
     """Explain an error that is caused by layers of other ranks; None for any other error."""
-    message, frames = str(error), extract_tb(error.__traceback__)
-    names = {frame.name for frame in frames}
+    message, names = str(error), {frame.name for frame in extract_tb(error.__traceback__)}
     # PyTorch has no class of its own for it.
     lacks_data = isinstance(error, RuntimeError) and NO_DATA.search(message)
     if "deepcopy" in names and "cannot pickle" in message and "ProcessGroup" in message:
@@ -131,10 +129,9 @@ def explained(
         return layers_used_outside_network(module, network)
     elif lacks_data:
         at = [
-            f"{each.name} ({Path(each.filename).name}:{each.lineno})"
-            for each in frames
-            if not each.filename.startswith(NOT_OF_THE_PROJECT)
-            and not INSTALLED & {*Path(each.filename).parts}
+            f"{each.tb_frame.f_code.co_name} "
+            f"({Path(each.tb_frame.f_code.co_filename).name}:{each.tb_lineno})"
+            for each in of_the_project(error)
         ]
         line = (
             f"{at[-1] if at else 'a callback'} reads, draws or compares a weight or a gradient "

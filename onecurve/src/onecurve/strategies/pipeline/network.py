@@ -1,7 +1,7 @@
 """The network of a task that is divided into stages, what it is called by, and its layers."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
 from torch import nn
@@ -23,6 +23,13 @@ class Network(NamedTuple):
     """The layers in order, by their dotted names in the task."""
     blocks: Blocks | None = None
     """Set if code of the owner calls the layers one by one."""
+
+    def measured(self) -> tuple[dict[str, nn.Module], Callable[[], tuple[Any, ...]]]:
+        """What is called with tensors for each layer, and what shapes depend on beside them."""
+        if self.blocks is None:
+            return self.layers, lambda: (self.owner.training,)
+        blocks = self.blocks
+        return blocks.layers(), lambda: blocks.shapes
 
     @property
     def called(self) -> str:

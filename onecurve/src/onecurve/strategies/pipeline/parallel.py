@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -47,7 +47,7 @@ from .gradients import (
     scaler_of,
 )
 from .limits import SCHEDULES
-from .network import Network, find_networks
+from .network import find_networks
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, report_partition
 from .remote import RemoteParameter, add_gradients
@@ -56,19 +56,63 @@ from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
 
 
+class Plan(NamedTuple):
+    """Which rank of a pipeline holds what of a task; the same on all ranks."""
+
+    stages: list[Stages]
+    """Those of each network; the first is the one that steps call."""
+    placement: Placement
+
+
+def plan_stages(task: LightningModule, options: StageOptions, setting: Setting) -> Plan:
+    """Partition the networks of a task."""
+    ranks, precision = setting.ranks, setting.precision
+    number, usual = options.stages_per_rank, SCHEDULES[options.schedule].stages_per_rank
+    per_rank = usual if number == "auto" else number
+    divided: list[Stages] = []
+    for network in find_networks(task, ranks.sizes.pipeline * per_rank):
+        calls, also = network.measured()
+        shapes = LayerShapes(calls, precision.forward_context, also)
+        partition = Partition.of(
+            # All ranks must divide it at the same layers.
+            task.trainer.strategy.broadcast(shapes.costs(example_of(task, precision))),
+            num_ranks=ranks.sizes.pipeline,
+            stages_per_rank=per_rank,
+            v_shaped=options.schedule == "zbv",
+            balance="auto" if divided else options.balance,
+        )
+        sequences = Sequences(ranks.context_group)
+        divided.append(
+            Stages(network, list(calls.values()), partition, {}, shapes, sequences, ranks)
+        )
+    held = [each for stages in divided for each in stages.held()]
+    return Plan(divided, Placement(task, held, ranks.coordinates.pipeline))
+
+
+def apply_plan(plan: Plan, parts: list[Part], precision: Precision) -> None:
+    """Free the layers of other ranks, and make a module of each stage of this rank."""
+    plan.placement.free_others()
+    remaining = iter(parts)
+    for stages in plan.stages:
+        for index, held in enumerate(stages.partition.ranges):
+            part = next(remaining)
+            if part.is_here:
+                layers = [stages.calls[layer] for layer in held]
+                stage = StageModule(layers, precision.forward_context)
+                stages.modules[index] = part.root = stage
+
+
 class PipelineParallel(Parallelism, State):
     """Pipelines side by side: every rank with layers of its own. See `Pipeline` for its arguments.
 
     Attributes:
-        placement: Which rank of a pipeline holds what; set once the network is partitioned.
+        planned: Which rank of a pipeline holds what; set once the network is partitioned.
     """
 
     name: str
     ranks: Ranks
     precision: Precision
-    placement: Placement
-    networks: list[Network]
-    stages: list[Stages]
+    planned: Plan
     runner: Runner
     _cpu_group: dist.ProcessGroup | None = None
     # Parameters that are in no layer.
@@ -78,11 +122,15 @@ class PipelineParallel(Parallelism, State):
 
     def __init__(self, options: StageOptions) -> None:
         require(f"strategy.schedule={options.schedule}")
-        stages, usual = options.stages_per_rank, SCHEDULES[options.schedule].stages_per_rank
-        self.schedule = options.schedule
-        self.microbatches = options.microbatches
-        self.stages_per_rank = usual if stages == "auto" else stages
-        self.balance = options.balance
+        self.options = options
+
+    @property
+    def stages(self) -> list[Stages]:
+        """The stages of each network."""
+        return self.planned.stages
+
+    def _owner(self, name: str) -> int | None:
+        return self.planned.placement.owner(name)
 
     # This rank's part
 
@@ -92,52 +140,18 @@ class PipelineParallel(Parallelism, State):
         if self._cpu_group is None:
             # For checkpoints, which travel through the CPU.
             self._cpu_group = self.ranks.group_of("pipeline", backend="gloo")
+        self.planned = plan_stages(task, self.options, setting)
+        self._takes = signature(self.stages[0].network.owner.forward)
+        held = [each for stages in self.stages for each in stages.held()]
         rank = self.ranks.coordinates.pipeline
-        num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
-        self.networks = find_networks(task, num_stages)
-        self._takes = signature(self.networks[0].owner.forward)
-        self.stages = [self._divided(task, network) for network in self.networks]
-        owned = [each for stages in self.stages for each in stages.held()]
-        self.placement = Placement(task, owned, rank)
-        return [Part(task, held, is_here=owner == rank) for held, owner in owned]
-
-    def _divided(self, task: LightningModule, network: Network) -> Stages:
-        layers, blocks = network.layers, network.blocks
-        calls = layers if blocks is None else blocks.layers()
-        also = (lambda: (network.owner.training,)) if blocks is None else (lambda: blocks.shapes)
-        shapes = LayerShapes(calls, self.precision.forward_context, also)
-        return Stages(
-            layers,
-            list(calls.values()),
-            Partition.of(
-                # All ranks must divide it at the same layers.
-                task.trainer.strategy.broadcast(shapes.costs(example_of(task, self.precision))),
-                num_ranks=self.ranks.sizes.pipeline,
-                stages_per_rank=self.stages_per_rank,
-                v_shaped=self.schedule == "zbv",
-                balance=self.balance if network is self.networks[0] else "auto",
-            ),
-            modules={},
-            shapes=shapes,
-            sequences=Sequences(self.ranks.context_group),
-            ranks=self.ranks,
-        )
+        return [Part(task, layers, is_here=owner == rank) for layers, owner in held]
 
     def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
         """Keep this rank's layers, and make a module of each stage."""
-        self.placement.free_others()
-        named = task.named_parameters()
-        self._beside = [p for name, p in named if self.placement.owner(name) is None]
+        apply_plan(self.planned, parts, setting.precision)
+        self._beside = [p for name, p in task.named_parameters() if self._owner(name) is None]
         remote = [each for each in task.parameters() if isinstance(each, RemoteParameter)]
         self._remote = {each: torch.empty_like(each) for each in remote}
-        remaining = iter(parts)
-        for stages in self.stages:
-            for index, held in enumerate(stages.partition.ranges):
-                part = next(remaining)
-                if part.is_here:
-                    layers = [stages.calls[layer] for layer in held]
-                    stage = StageModule(layers, self.precision.forward_context)
-                    stages.modules[index] = part.root = stage
         return Applied(
             around=self.run,
             backward=self.before_backward,
@@ -152,25 +166,24 @@ class PipelineParallel(Parallelism, State):
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        owner, blocks = self.networks[0].owner, self.networks[0].blocks
+        network = self.stages[0].network
         if not hasattr(self, "runner"):
             self.runner = Runner(
                 task,
-                self.networks[0],
                 self.stages[0],
-                self.schedule,
-                self.microbatches,
+                self.options.schedule,
+                self.options.microbatches,
                 self.precision,
-                placed=lambda name: self.placement.owner(name) is not None,
+                placed=lambda name: self._owner(name) is not None,
             )
         self.runner.begin()
         self._patches = ExitStack()
-        if blocks is None:
-            self._patches.enter_context(replaced(owner, "forward", self._network_forward))
-        for network, stages in zip(self.networks, self.stages, strict=True):
-            if network.blocks is not None:
-                network.blocks.pipeline = partial(self.runner.forward, stages=stages)
-                self._patches.enter_context(network.blocks.connected())
+        if network.blocks is None:
+            self._patches.enter_context(replaced(network.owner, "forward", self._network_forward))
+        for stages in self.stages:
+            if stages.network.blocks is not None:
+                stages.network.blocks.pipeline = partial(self.runner.forward, stages=stages)
+                self._patches.enter_context(stages.network.blocks.connected())
         return self._patches
 
     def set_up_optimizers(self, optimizers: list[Optimizer]) -> None:
@@ -198,7 +211,7 @@ class PipelineParallel(Parallelism, State):
 
     def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
         """Run a step of the task, in which calls of the network go through the pipeline."""
-        blocks = self.networks[0].blocks
+        blocks = self.stages[0].network.blocks
         # A step may go through the blocks itself.
         of_task = blocks if blocks is not None and blocks.holder is task else None
         with of_task.standing_in() if of_task else nullcontext():
@@ -213,9 +226,9 @@ class PipelineParallel(Parallelism, State):
         of_parts = strategy.of_all_parts(self.runner.changed_buffers())
         if self.ranks.rank != 0:
             return
-        for network, stages in zip(self.networks, self.stages, strict=True):
+        for stages in self.stages:
             schedule, count = self.runner.plan(inputs, stages)
-            title = "Pipeline" if len(self.networks) == 1 else f"Pipeline of {network.name}"
+            title = f"Pipeline of {stages.network.name}" if self.stages[1:] else "Pipeline"
             if strategy.prints_layers:
                 report_partition(stages, title, schedule, count, len(inputs[0]))
         if count > 1:
@@ -259,7 +272,7 @@ class PipelineParallel(Parallelism, State):
                 "its network's outputs, whose backward pass the schedule has run; use "
                 "strategy.schedule=gpipe, which takes any step"
             )
-        return explained(error, task, self.networks[0], self.name)
+        return explained(error, task, self.stages[0].network, self.name)
 
     # State
 
@@ -273,7 +286,7 @@ class PipelineParallel(Parallelism, State):
         rank = dist.get_rank(group)
         found: dict[Any, Any] = {}
         for key, name in names.items():
-            owner = self.placement.owner(name) or 0
+            owner = self._owner(name) or 0
             box = [gather(items.get(key), keep) if rank == owner else None]
             if keep and owner != 0 and rank == owner:
                 dist.send_object_list(box, group=group, group_dst=0)
@@ -287,7 +300,7 @@ class PipelineParallel(Parallelism, State):
         self.check()
         here = (None, self.ranks.coordinates.pipeline)
         state = task.state_dict()
-        return {name: v for name, v in state.items() if self.placement.owner(name) in here}
+        return {name: v for name, v in state.items() if self._owner(name) in here}
 
     def full_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()

@@ -22,6 +22,7 @@ from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:
     from ..context_parallel import Sequences
+    from .network import Network
 
 
 class Partition(NamedTuple):
@@ -209,8 +210,7 @@ class Placement:
 class Stages(NamedTuple):
     """The stages of a network, some of which this rank holds, and what passes between them."""
 
-    layers: dict[str, nn.Module]
-    """The layers of the network, by their names in the task."""
+    network: "Network"
     calls: list[nn.Module]
     """For each layer the module that is called with tensors, and returns tensors."""
     partition: Partition
@@ -232,7 +232,7 @@ class Stages(NamedTuple):
 
     def held(self) -> list[tuple[dict[str, nn.Module], int]]:
         """The layers of each stage, by name, and its rank in the pipeline."""
-        named = list(self.layers.items())
+        named = list(self.network.layers.items())
         of_stages = [dict(named[held.start : held.stop]) for held in self.partition.ranges]
         return list(zip(of_stages, self.owner, strict=True))
 
@@ -245,7 +245,9 @@ class Stages(NamedTuple):
 
     def trained(self) -> Flags:
         """Which parameters are trained: a callback may freeze some, or a GAN toggle them."""
-        return tuple(p.requires_grad for layer in self.layers.values() for p in layer.parameters())
+        return tuple(
+            p.requires_grad for layer in self.network.layers.values() for p in layer.parameters()
+        )
 
     def parameters(self) -> list[Tensor]:
         """The parameters of this rank."""
@@ -255,7 +257,7 @@ class Stages(NamedTuple):
         """The buffers of this rank, by name."""
         return {
             f"{name}.{path}": buffer
-            for name, layer in self.layers.items()
+            for name, layer in self.network.layers.items()
             for path, buffer in layer.named_buffers()
             if not buffer.is_meta
         }
@@ -293,7 +295,7 @@ def report_partition(
     stages: Stages, title: str, schedule: str, microbatches: int, batch_size: int
 ) -> None:
     """Print each stage, how even they are, and the schedule of the first batch."""
-    partition, layers = stages.partition, list(stages.layers.items())
+    partition, layers = stages.partition, list(stages.network.layers.items())
     lines = [f"{title}: {len(partition.ranges)} stages"]
     for stage, held in enumerate(partition.ranges):
         names, parts = zip(*layers[held.start : held.stop], strict=True)

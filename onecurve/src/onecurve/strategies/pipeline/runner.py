@@ -32,7 +32,6 @@ from ..step import StepContext
 from ..weight import weight_of
 from .fill_drain import through_stages
 from .gradients import Stash, layers_used_outside_network, scaler_of
-from .network import Network
 from .partition import Stages
 from .schedule import Schedules
 from .shapes import Tensors
@@ -47,9 +46,8 @@ class Runner:
     """Runs steps of a task whose network calls pass through a pipeline."""
 
     task: LightningModule
-    network: Network
-    """The network that is divided into stages."""
     stages: Stages
+    """Those of the network that steps call."""
     schedule: str
     microbatches: int
     """The wanted number."""
@@ -123,7 +121,7 @@ class Runner:
         if not isinstance(loss, Tensor):
             return result
         if loss.is_meta:
-            raise layers_used_outside_network(self.task, self.network)
+            raise layers_used_outside_network(self.task, self.stages.network)
         if self._losses is None:
             return result
         self.loss_check.compare(loss, self._losses)
@@ -133,8 +131,8 @@ class Runner:
     def _why_gpipe(self) -> str | None:
         """Why a schedule cannot take the loss; None if it can."""
         name = type(self.task).__name__
-        if self.network.blocks is not None:
-            return f"{self.network.blocks.path} is called block by block"
+        if self.stages.network.blocks is not None:
+            return f"{self.stages.network.blocks.path} is called block by block"
         if not _declares_loss(self.task):
             return f"{name} has no method loss(outputs, targets)"
         if not self.task.automatic_optimization:

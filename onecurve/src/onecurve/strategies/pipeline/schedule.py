@@ -122,7 +122,7 @@ class Schedules:
     _losses: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        parts = (part for layer in self.stages.layers.values() for part in layer.modules())
+        parts = (part for layer in self.stages.network.layers.values() for part in layer.modules())
         # BatchNorm has no statistics of a single sample.
         self.least = 2 if any(isinstance(part, BatchNorm) for part in parts) else 1
 

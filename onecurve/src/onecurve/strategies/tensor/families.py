@@ -3,10 +3,10 @@
 The output of such a module is a sum over its heads, or over its hidden units, so ranks can share
 them. All of its linear layers are sharded by their outputs, except the last one of the family,
 which is sharded by its inputs and whose outputs are summed. No other submodule may hold
-parameters. A module that is not in these tables can define a method `tensor_plan()`. Linear layers
-are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed. Models of transformers
-bring a plan of their own (`plan_of_transformers`), but for many (BERT, GPT-2, OPT, ViT, CLIP, BART,
-T5): those are known by names, or each of their Linear layers is sharded by itself.
+parameters. Linear layers are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is
+transposed. Models of transformers bring a plan (`plan_of_transformers`); of those that do not
+(BERT, OPT, T5, ...), and of any other network, each Linear layer is sharded by itself, unless it
+defines a method `tensor_plan()`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,39 +38,25 @@ STYLES = {
     "sequence": Style("", {}),
 }
 ATTENTIONS = (
-    ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Mistral, Qwen2, Gemma
-    ("q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT, BART, Whisper
-    ("query", "key", "value", "output"),
-    ("query", "key", "value", "out"),
-    ("query", "key", "value", "proj"),
-    ("q", "k", "v", "o"),  # T5
-    ("q", "k", "v", "out"),
-    ("q", "k", "v", "proj"),
+    ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama
     ("wq", "wk", "wv", "wo"),  # torchtitan, Meta's Llama
-    ("q_lin", "k_lin", "v_lin", "out_lin"),  # DistilBERT
-)
-FEED_FORWARD = (
-    ("gate_proj", "up_proj", "down_proj"),  # Llama
-    ("gate", "up", "down"),
-    ("w1", "w3", "w2"),  # torchtitan, Meta's Llama
-    ("wi_0", "wi_1", "wo"),  # T5 1.1
-    ("wi", "wo"),  # T5
-    ("up_proj", "down_proj"),
-    ("fc1", "fc2"),  # timm, CLIP, OPT
-    ("c_fc", "c_proj"),  # nanoGPT
-    ("lin1", "lin2"),  # DistilBERT
-    ("linear1", "linear2"),
+    ("q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT, BART, Whisper
 )
 GATHERED = (
-    ("qkv", "proj"),
-    ("qkv_proj", "o_proj"),
-    ("qkv_proj", "out_proj"),
+    ("qkv", "proj"),  # timm
     ("c_attn", "c_proj"),  # nanoGPT
+    ("key", "query", "value", "proj"),  # minGPT
 )
-"""Attentions with one projection of queries, keys and values, in an order that we cannot know.
+"""Queries, keys and values in an order that we cannot know, or by the width of the input.
 
-Each rank holds a shard of both layers, but computes all heads.
+A rank holds a shard of each layer, and computes all heads.
 """
+FEED_FORWARD = (
+    ("gate_proj", "up_proj", "down_proj"),  # Llama
+    ("w1", "w3", "w2"),  # torchtitan, Meta's Llama
+    ("fc1", "fc2"),  # timm
+    ("c_fc", "c_proj"),  # GPT-2, nanoGPT
+)
 OF_TRANSFORMERS = {
     "colwise": "colwise",
     "rowwise": "rowwise",
@@ -83,8 +69,6 @@ HEAD_COUNTS = (
     *("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads"),
 )
 """Attributes with the number of heads; each rank sets them to the number of its own heads."""
-HEADS_WIDTH = "all_head_size"
-"""In transformers, the attribute with the features of all heads; set per rank like these."""
 
 
 class Family(NamedTuple):
@@ -93,7 +77,7 @@ class Family(NamedTuple):
     styles: dict[str, str]
     """Styles by path within the module, "" for the module itself."""
     of: str = ""
-    """The class that defines `forward`, "package.Class"; "Class" for code that people copy."""
+    """The class that defines `forward`, "package.Class"; any, if empty."""
     counts: tuple[str, ...] = ()
     """Attributes with numbers of heads or features that its `forward` uses; set per rank."""
 
@@ -115,13 +99,9 @@ FAMILIES = (
         "timm.Attention",
         ("num_heads", "attn_dim"),
     ),
-    # minGPT, whose forward reads the width from its input.
-    Family(
-        dict.fromkeys(("key", "query", "value", "proj"), "colwise_gather"), "CausalSelfAttention"
-    ),
+    *(Family(dict.fromkeys(names, "colwise_gather")) for names in GATHERED),
     *(_divided(names, "heads") for names in ATTENTIONS),
     *(_divided(names, "colwise") for names in FEED_FORWARD),
-    *(Family(dict.fromkeys(names, "colwise_gather")) for names in GATHERED),
 )
 
 
@@ -146,7 +126,7 @@ def family_of(module: nn.Module) -> dict[str, str] | None:
 def _family(module: nn.Module) -> Family | None:
     names = linears(module).keys()
     owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
-    classes = ("", owner.__name__, f"{owner.__module__.partition('.')[0]}.{owner.__name__}")
+    classes = ("", f"{owner.__module__.partition('.')[0]}.{owner.__name__}")
     for family in FAMILIES:
         # In another release the class may have other layers or attributes.
         known = names == family.styles.keys() - {""} and family.of in classes
@@ -171,7 +151,7 @@ def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int 
 
     The styles are by path within the attention, by default those of its family.
     """
-    counts = [count for name, count in counts_of(module).items() if name != HEADS_WIDTH]
+    counts = [*counts_of(module).values()]
     width = getattr(module, "head_dim", None)
     if type(width) is int and width > 0:
         styles = styles or {"": "heads", **styles_within(module)}
@@ -207,7 +187,7 @@ def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> lis
 def counts_of(module: nn.Module) -> dict[str, int]:
     """The numbers of heads or features that a module keeps, by attribute."""
     family = _family(module)
-    return _numbers(module, (family and family.counts) or (*HEAD_COUNTS, HEADS_WIDTH))
+    return _numbers(module, (family and family.counts) or HEAD_COUNTS)
 
 
 def _numbers(module: nn.Module, names: Iterable[str]) -> dict[str, int]:

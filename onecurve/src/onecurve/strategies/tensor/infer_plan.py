@@ -46,8 +46,6 @@ class InferredPlan:
         self.with_own_plan = with_own_plan
         self.size = size
         self.plan = dict(plan)
-        self.modules = [*module.modules()]
-        self.families: dict[type[nn.Module], bool] = {}
         uses = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
         # A weight that is used in two places cannot be sharded for one of them.
         self.tied = {weight for weight, number in uses.items() if number > 1}
@@ -95,21 +93,10 @@ class InferredPlan:
         elif isinstance(layer, nn.Sequential):
             if type(layer).forward is nn.Sequential.forward:
                 self._pair((_in(name, child), part) for child, part in layer.named_children())
-        elif (family := self._family(layer)) and self._may_shard(name, layer):
+        elif (family := family_of(layer)) and self._may_shard(name, layer):
             self.plan |= {_in(name, path).rstrip("."): style for path, style in family.items()}
         for child, part in layer.named_children():
             self._add_known(_in(name, child), part)
-
-    def _family(self, layer: nn.Module) -> dict[str, str] | None:
-        """The family of a module, if all modules of its class have one.
-
-        In T5, for example, only the first attention has the position biases of all layers.
-        """
-        kind = type(layer)
-        if kind not in self.families:
-            alike = [family_of(other) for other in self.modules if type(other) is kind]
-            self.families[kind] = all(alike)
-        return family_of(layer) if self.families[kind] else None
 
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
         waiting: tuple[str, nn.Linear] | None = None
