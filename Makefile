@@ -18,8 +18,7 @@ LIBRARY := onecurve
 HERE := OMP_NUM_THREADS=1 $(BIN)/python -m
 # The library is edited, linted, typed and tested where it lies: no bake.
 IN_LIBRARY := cd $(LIBRARY) && PYTHONPATH='$(CURDIR)/$(LIBRARY)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
-BENCHMARKS ?= startup epoch pipeline memory parity ways_in meshes mesh_sent mesh_memory planner tasks faults checkpoint callbacks swa sweep endurance \
-  fuzz_commands fuzz_checkpoints
+BENCHMARKS ?= startup epoch pipeline memory planner faults sweep
 # Tests meet what Python does by itself: it compiles what it imports, and keeps lines back that no terminal shows.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 # Compiled at once, so that the first start is as fast as the second.
@@ -131,7 +130,7 @@ browser: bake ## check TensorBoard's and a sweep's pages in Chromium, which must
 	@$(INSTALL) playwright
 	$(BIN)/python -m pytest tests/browser $(ARGS)
 
-bench: bake ## run the benchmarks, on a project with the defaults; make bench BENCHMARKS=parity runs one
+bench: bake ## run the benchmarks, on a project with the defaults; make bench BENCHMARKS=epoch runs one
 	@failed=; for name in $(BENCHMARKS); do \
 	  echo "benchmarks/$$name.py"; $(BIN)/python "benchmarks/$$name.py" $(ARGS) || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "above a limit:$$failed"; exit 1; }

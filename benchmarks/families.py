@@ -55,7 +55,7 @@ STEPS, BATCH = 6, 8
 
 def pipeline(schedule: Any, row: Row) -> Any:
     """Of two stages or more."""
-    return onecurve.Pipeline(schedule, 2, timeout_seconds=60)
+    return onecurve.Pipeline(schedule=schedule, microbatches=2, timeout_seconds=60)
 
 
 class Column(NamedTuple):
@@ -128,7 +128,7 @@ def cell(row: str, column: str, as_is: bool) -> Cell:
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     transformers.logging.set_verbosity_error()
-    network, samples, task, _ = ROWS[row]
+    network, samples, task = ROWS[row]
     strategy = COLUMNS[column].strategy(ROWS[row])
     strategy.prints_layers = False
     made: list[Any] = []

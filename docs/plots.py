@@ -56,21 +56,6 @@ def number(cell: str) -> float:
     return float(re.search(r"-?\d[\d.,]*(?:e-?\d+)?", cell)[0].replace(",", ""))  # type: ignore[index]
 
 
-def parity(axes: Axes, results: str) -> None:
-    """A dot for each strategy and kind of training."""
-    rows = table(results, "LeNet-5 on digits:")
-    for kind, colour in zip(("AdamW", "SGD", "clip 0.3"), COLOURS, strict=True):
-        values = [number(row[kind]) for row in rows]
-        axes.plot(values, range(len(rows)), "o", color=colour, label=kind)
-    axes.axvline(1e-11, color=INK, linestyle=":")
-    axes.text(1e-11, -0.9, "allowed", ha="center")
-    axes.set_xscale("log")
-    axes.set_xlim(3e-17, 1e-10)
-    axes.set_yticks(range(len(rows)), [row[""] for row in rows])
-    axes.invert_yaxis()
-    axes.legend(loc="center", bbox_to_anchor=(0.62, 0.5))
-
-
 def pipeline_share(axes: Axes, results: str) -> None:
     """A bar for each schedule and number of micro-batches."""
     rows = table(results, "## Two pipeline stages")
@@ -82,30 +67,6 @@ def pipeline_share(axes: Axes, results: str) -> None:
     ]
     beside(axes, dict(zip(names, values, strict=True)), [f"{c} micro-batches" for c in counts])
     axes.set_ylim(0, 1.2)
-
-
-def callbacks(axes: Axes, results: str) -> None:
-    """A bar for each callback, on LeNet-5."""
-    rows = [r for r in table(results, "## What callbacks cost") if r["network"] == "LeNet-5"]
-    values, ranges = [], []
-    for row in rows:
-        middle, low, high = (float(n) for n in re.findall(r"-?\d+\.\d+", row["added to a step"]))
-        values.append(middle)
-        ranges.append((middle - low, high - middle))
-    names = [row["callbacks"] for row in rows]
-    axes.barh(names, values, color=COLOURS[0], xerr=list(zip(*ranges, strict=True)), ecolor=INK)
-    axes.axvline(0, color=INK, linewidth=0.8)
-    axes.invert_yaxis()
-    axes.set_xlabel("percent")
-
-
-def saves(axes: Axes, results: str) -> None:
-    """Two bars for each way to save."""
-    rows = table(results, "## What a save costs")
-    kinds = ("foreground", "background")
-    values = {kind: [number(row[kind]) for row in rows] for kind in kinds}
-    beside(axes, values, [row[""].replace("`", "").replace(", ", "\n") for row in rows])
-    axes.set_ylabel("steps")
 
 
 def planned(axes: Axes, results: str) -> None:
@@ -131,7 +92,7 @@ def beside(axes: Axes, values: dict[str, list[float]], names: list[str]) -> None
 def main(results: str, folder: Path) -> None:
     """Write one picture for each table."""
     folder.mkdir(parents=True, exist_ok=True)
-    for draw in (parity, pipeline_share, callbacks, saves, planned):
+    for draw in (pipeline_share, planned):
         with plt.rc_context(SETTINGS):
             figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
             draw(axes, results)

@@ -8,17 +8,11 @@ from baking import TEMPLATE
 
 # Those that take minutes at their shortest are parts of what other tests do.
 SHORTEST = {
-    "checkpoint": ["1"],
-    "fuzz_checkpoints": ["20", "1"],
-    "fuzz_commands": ["20", "1"],
     "memory": [],
-    "mesh_memory": [],
-    "mesh_sent": [],
     "pipeline": ["2"],
     "planner": [],
     "startup": ["1"],
     "sweep": [],
-    "tasks": ["tabular"],
 }
 
 

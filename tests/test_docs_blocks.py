@@ -21,7 +21,7 @@ NOT_HERE = {
     "python train.py resume=s3://": "likewise",
     "python evaluate.py checkpoint=s3://": "likewise",
     "python train.py init=s3://": "likewise",
-    "torchrun --nnodes 2": "two nodes; benchmarks/ways_in.py runs it with two commands on this one",
+    "torchrun --nnodes 2": "two nodes; onecurve/tests/launch/test_torchrun.py has two, here",
     "make gpu": "wants a GPU; onecurve/tests/test_gpu_check.py",
     "tensorboard": "a server that stays; tests/browser looks at its pages",
 }

@@ -1,6 +1,5 @@
 """Hugging Face losses are means over labels, of which ranks have different numbers."""
 
-from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import partial
@@ -8,17 +7,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import warm_ranks
-from conftest import ROUNDING
 from lightning.pytorch import LightningModule
 from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import onecurve
-from onecurve.launch import agent
 
 
 class Block(nn.Module):
@@ -113,28 +109,6 @@ def texts() -> tuple[DataLoader[Any], DataLoader[Any]]:
         labels = ids.masked_fill(mask == 0, -100)
         samples.append({"input_ids": ids, "attention_mask": mask, "labels": labels})
     return DataLoader(samples, 4), DataLoader(samples, 4)  # type: ignore[arg-type]
-
-
-WAYS: dict[str, Callable[[], Any]] = {
-    "ddp": onecurve.DDP,
-    "fsdp": onecurve.FSDP,
-    "pipeline": lambda: onecurve.Pipeline(microbatches=2),
-}
-
-
-@pytest.fixture(autouse=True)
-def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize("way", WAYS)
-def test_ranks_count_by_the_labels_that_a_task_says(way: str) -> None:
-    """Values logged for an epoch are weighted as well, unlike with a plain Trainer."""
-    found = onecurve.parity(Weighed, texts, strategy=WAYS[way](), accelerator="cpu", steps=6)
-    apart = {row.quantity: row.relative for row in found.rows}
-    assert apart["loss"] <= ROUNDING
-    assert apart["weights at the end"] <= ROUNDING
 
 
 def said_in_fit(task: type[LightningModule]) -> str:

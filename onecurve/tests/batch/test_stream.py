@@ -147,8 +147,8 @@ def test_a_worker_may_set_attributes_of_the_data_set() -> None:
 @pytest.mark.compares
 def test_predictions_of_a_stream_are_in_its_order() -> None:
     with unchanged_environment(LIGHTNING):
-        single = predicted("single")
-    ranks = warm_ranks.run("zoo.train.predicted", ("ddp",), processes=2)
+        single = predicted(onecurve.Single(), 1)
+    ranks = warm_ranks.run("zoo.train.predicted", (onecurve.DDP(), 2), processes=2)
     assert [len(rows) for rows in ranks] == [21, 21]
     curves = [tree_flatten(rows)[0] for rows in (single, ranks)]
     assert largest_difference(*curves) <= ROUNDING

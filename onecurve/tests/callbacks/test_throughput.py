@@ -35,7 +35,7 @@ WATCHED = (
 
 @pytest.mark.parametrize("name", ["single", "pipeline"])
 def test_throughput_is_logged_and_summed_up(train: Cli, name: str) -> None:
-    outcome = train(*ALL[name], *WATCHED)
+    outcome = train(*ALL[name], *WATCHED, "+task.example_shape=[2,1,8,8]")
     lines = len(column(outcome.run, SHARES[0]))
     assert lines == 4
     for shares in zip(*(column(outcome.run, share) for share in SHARES), strict=True):

@@ -38,6 +38,7 @@ from onecurve.wording import PROJECT
 MOST_RUNS = 60
 MOST_GROUPS = 1000
 """Of a run."""
+NUMBERS = itertools.count(1)
 by_torchelastic = agent.start_ranks
 
 
@@ -122,7 +123,7 @@ def _serve(rank: int, number: int, parent: Connection) -> None:
     told |= {"MASTER_ADDR": HOST, "TORCHELASTIC_RUN_ID": "tests"}
     told |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": True}
     os.environ.update({name: str(value) for name, value in told.items()})
-    for run in itertools.count(1):
+    while True:
         folder, sys.path[:], port, project, *job = parent.recv()
         os.chdir(folder)
         os.environ.pop(PROJECT, None)
@@ -132,15 +133,15 @@ def _serve(rank: int, number: int, parent: Connection) -> None:
         parent.recv()
         # Weights would be drawn in that of the run before.
         torch.set_default_dtype(torch.float32)
-        _end_groups(run)
+        end_groups()
         gc.collect()
 
 
-def _end_groups(run: int) -> None:
-    """DTensor keeps groups by their names, which are numbers: no group gets one of before."""
+def end_groups() -> None:
+    """End those of a run; DTensor keeps groups by their names, numbers that no other group gets."""
     if distributed.is_initialized():  # a comparison ends its own
         distributed.destroy_process_group()
-    distributed_c10d._world.group_count = MOST_GROUPS * run
+    distributed_c10d._world.group_count = MOST_GROUPS * next(NUMBERS)
     _clear_sharding_prop_cache()
     _gen_transform_infos.cache_clear()
     clear_redistribute_planner_cache()

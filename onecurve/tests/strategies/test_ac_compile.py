@@ -7,11 +7,9 @@ import pytest
 import torch
 from conftest import (
     FLOAT64,
-    INTERLEAVED,
     ROUNDING,
     STRATEGIES,
     TINY,
-    ZBV,
     Cli,
     column,
     largest_difference,
@@ -46,24 +44,6 @@ def assert_same(one: Any, other: Any) -> None:
         for run in (one, other)
     ]
     assert names[0] == names[1]
-
-
-WAYS = {
-    **STRATEGIES,
-    "within layers": ("strategy=fsdp", "strategy.wrap=[Linear]"),
-    "interleaved": INTERLEAVED,
-    "zbv": ("strategy=pipeline", f"strategy.schedule={ZBV}"),
-}
-CASES = [("fsdp", "selective"), *((way, "full") for way in ("interleaved", "zbv", "within layers"))]
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize(("strategy", "kept"), one_of_a_kind(CASES, kept=CASES[:1]))
-def test_activation_checkpointing_changes_no_result(
-    train: Cli, trained: Cli, strategy: str, kept: str
-) -> None:
-    again = f"strategy.activation_checkpointing={kept}"
-    assert_same(trained(*SEQUENCES), train(*SEQUENCES, *WAYS[strategy], again))
 
 
 class Task(LightningModule):

@@ -1,8 +1,6 @@
 """BatchNorm over ranks: outputs, gradients and running statistics of one process, or a line."""
 
 from collections.abc import Callable
-from contextlib import redirect_stderr
-from io import StringIO
 from typing import Any
 
 import pytest
@@ -120,27 +118,3 @@ def test_one_process_pays_nothing(
     monkeypatch.setattr(Normalized, "forward", forward)
     trained(strategy(), devices, limit_train_batches=1, limit_val_batches=1)
     assert set(called) == {PYTORCHS}
-
-
-def said(strategy: Any, **options: Any) -> str:
-    options |= {"limit_train_batches": 1, "limit_val_batches": 0}
-    with redirect_stderr(StringIO()) as lines:
-        trained(strategy, 2, **options)
-    return "\n".join(line for line in lines.getvalue().splitlines() if "strategy=" in line)
-
-
-def all_said(strategies: list[Any]) -> list[str]:
-    exact = said(onecurve.DDP())
-    return [exact, *(said(strategy, sync_batchnorm=False) for strategy in strategies)]
-
-
-def test_statistics_of_a_share_are_announced() -> None:
-    asked = ([onecurve.DDP(), onecurve.FSDP()],)
-    exact, ddp, fsdp = warm_ranks.run("test_batchnorm.all_said", asked, processes=2)
-    assert not exact
-    for name, line in {"ddp": ddp, "fsdp": fsdp}.items():
-        assert line == (
-            f"strategy={name}: BatchNorm (net.1, net.4, net.7) has the statistics of a rank's "
-            "share of each batch, so the curve is not that of strategy=Single(); "
-            "Trainer(sync_batchnorm=True) computes those of the full batch"
-        )

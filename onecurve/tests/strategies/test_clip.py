@@ -1,6 +1,6 @@
 """Clipping by the norm of sums, in one process, and of what is no task.
 
-Over meshes it is asserted by `ClipsItself` in test_strangers.py.
+Over meshes it is a row of tests/parity/cases.py.
 """
 
 from typing import Any

@@ -9,10 +9,6 @@ from several_fits import Small, quiet_trainer
 from several_fits import data as small_data
 from small.task import Batch, Classification
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from zoo.data import pairs
-from zoo.tasks import TimeMajor
-from zoo.train import Record
 
 import onecurve
 
@@ -67,26 +63,6 @@ def test_a_scalar_output_is_rejected(cli: Cli) -> None:
     )  # fmt: skip
     assert outcome.status == 2
     assert "strategy=dp: forward returned a number" in outcome.err
-
-
-def losses_of(strategy: Any, devices: int) -> list[float]:
-    """Of an nn.GRU, which takes positions before samples, of which a batch has as many."""
-    record = Record()
-    torch.manual_seed(1)
-    trainer = quiet_trainer(
-        strategy, devices, precision="64-true", max_epochs=2, callbacks=[record]
-    )
-    trainer.fit(TimeMajor(), DataLoader(pairs(4), 2))
-    return record.losses
-
-
-@pytest.mark.compares
-def test_ambiguous_batch_dimensions_are_not_split(capsys: pytest.CaptureFixture[str]) -> None:
-    plain, dp = losses_of("auto", 1), losses_of(onecurve.DP(), 2)
-    assert len(plain) == 4
-    assert largest_difference(plain, dp) <= ROUNDING
-    said = "".join(capsys.readouterr())
-    assert said.count("forward takes [2, 2, 2], and samples (2) may be the second dimension") == 1
 
 
 class Counts(Small):

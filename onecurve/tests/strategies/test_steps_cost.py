@@ -2,7 +2,6 @@
 
 import gc
 import random
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,12 @@ from conftest import Cli
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.demos.boring_classes import BoringModel
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 
 from onecurve.batch.random import draw_from
-from onecurve.compat.of_lightning import empty_hooks_skipped, logging_in_place
+from onecurve.compat.of_lightning import empty_hooks_skipped
 
 WAS_ON: list[bool] = []
 PROFILERS: list[str] = []
-CALLED: list[int] = []
 
 
 class Watch(Callback):
@@ -71,44 +68,6 @@ def test_a_profiler_is_used_if_requested(train: Cli, chosen: str, used: str) -> 
     assert WAS_ON == [True]
 
 
-class Counts(Callback):
-    """Notes how often a step calls a function."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.name = import_module(module), name
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.function = getattr(self.module, self.name)
-        setattr(self.module, self.name, self.counted)
-
-    def counted(self, *arguments: Any, **options: Any) -> Any:
-        CALLED.append(1)
-        return self.function(*arguments, **options)
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        setattr(self.module, self.name, self.function)
-        CALLED.append(0)
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [("torch.cuda", "is_available"), ("lightning_utilities.core.apply_func", "deepcopy")],
-)
-def test_no_step_asks_for_a_gpu_or_copies_what_is_known_of_a_logged_value(
-    train: Cli, module: str, name: str
-) -> None:
-    CALLED.clear()
-    # As in a project: PyTorch's own optimizers ask for a GPU in each step.
-    optimizer = (
-        "optimizer._target_=onecurve.optim.optimizers.build_optimizer",
-        *("+optimizer.algorithm=torch.optim.AdamW", "+optimizer.lr_scale={}"),
-    )
-    counts = ("_target_=test_steps_cost.Counts", f"module={module}", f"name={name}")
-    callbacks = [f"+callbacks.counts.{each}" for each in counts]
-    train("trainer.max_steps=2", "test=false", *optimizer, *callbacks)
-    assert CALLED == [0, 0]
-
-
 COORDINATES = [(0,), (42, 7, 0, 1), (2**32 - 1, 0, 3), (2**32, 5), (1, 2**40, 2), (), (0, 0, 0, 0)]
 
 
@@ -122,16 +81,6 @@ def test_seeds_of_random_streams_have_not_changed(coordinates: tuple[int, ...]) 
         random.seed(before)
         np.random.seed(before % 2**32)
         assert drawn == (random.random(), np.random.random())
-
-
-def test_logged_values_on_another_device_are_moved() -> None:
-    results = _ResultCollection(training=True)
-    with logging_in_place():
-        for device in ("cpu", "meta"):
-            results.log("f", "loss", torch.ones((), device=device), on_epoch=True, batch_size=2)
-            kept = results["f.loss"]
-            held = kept.value, kept.cumulated_batch_size, kept._defaults["value"]
-            assert {tensor.device.type for tensor in held} == {device}
 
 
 def test_an_empty_hook_of_a_step_is_not_called() -> None:

@@ -70,6 +70,16 @@ class MetricInTraining(Plain):
         return loss
 
 
+class LogsEpochs(Plain):
+    """Logs means over epochs alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        loss = self.loss(self(inputs), targets)
+        self.log("train/loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
 class Skips(Plain):
     """Leaves a batch out."""
 
@@ -83,7 +93,7 @@ class Skips(Plain):
 
 
 class NoiseInHooks(Plain):
-    """Noise that is added to the weights, between two steps and before one."""
+    """Noise that is added to the weights, before a batch and before its step."""
 
     def _shake(self) -> None:
         with torch.no_grad():
@@ -93,7 +103,7 @@ class NoiseInHooks(Plain):
     def on_train_batch_start(self, *_: Any) -> None:
         self._shake()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_after_backward(self) -> None:
         self._shake()
 
 
@@ -308,7 +318,8 @@ class PaddedWeighed(Padded):
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
-        self.log("val/loss", self.loss(self(inputs), targets))
+        counted = int(self.weight(targets))
+        self.log("val/loss", self.loss(self(inputs), targets), batch_size=counted)
 
 
 class ClassWeightedSaid(ClassWeighted):
@@ -390,3 +401,82 @@ class Sampling(Plain):
         for _ in range(3):
             state = self(state).repeat(1, 2)
         self.log("train/sampled", state.sum())
+
+
+class OnPlateau(Plain):
+    """Its rate falls where the validation says so."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        waits = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
+        scheduler = {"scheduler": waits, "monitor": "val/loss"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+class ManyOptimizers(Plain):
+    """A network for each optimizer of PyTorch that takes any parameters."""
+
+    kinds = ("Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = nn.ModuleDict({kind: nn.Linear(4, 2) for kind in self.kinds})  # type: ignore[assignment]
+
+    def forward(self, inputs: Tensor) -> Any:
+        return torch.stack([net(inputs) for net in self.net.values()]).mean(0)  # type: ignore[operator]
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        inputs, targets = batch
+        loss = self.loss(self(inputs), targets)
+        optimizers: Any = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in optimizers:
+            optimizer.step()
+        self.log("train/loss", loss)
+
+    def configure_optimizers(self) -> Any:
+        kinds = {kind: getattr(torch.optim, kind) for kind in self.kinds}
+        return [made(self.net[kind].parameters(), lr=0.01) for kind, made in kinds.items()]  # type: ignore[index]
+
+
+class Normalized(Plain):
+    """With BatchNorm, whose bias Adam would move by rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[1] = nn.BatchNorm1d(WIDTH)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class Dropped(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[1] = nn.Dropout(0.5)
+
+
+class Remembers(Plain):
+    """Weighs a loss by the one before, which is in no checkpoint."""
+
+    last = 0.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        last, self.last = self.last, float(loss.detach())
+        return loss * (1 + 1e-3 * last)
+
+
+class Tied(Plain):
+    """Uses one weight in two layers, and has a parameter beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[4].weight = self.net[2].weight
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return super().forward(inputs) * self.scale

@@ -7,7 +7,7 @@ indices of its share. So any sampler works, even an infinite one.
 
 import os
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from itertools import count
@@ -231,17 +231,6 @@ def generators_of(loader: Any) -> list[torch.Generator]:
     places = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
     found = [getattr(place, "generator", None) for place in places]
     return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
-
-
-@contextmanager
-def kept_generators(loader: Any) -> Iterator[None]:
-    """Restore a loader's own generators at the end of the context."""
-    before = [(generator, generator.get_state()) for generator in generators_of(loader)]
-    try:
-        yield
-    finally:
-        for generator, state in before:
-            generator.set_state(state)
 
 
 def is_ordinary(loader: Any) -> bool:

@@ -13,8 +13,10 @@ from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..arguments import configured_by
 from ..compat.patching import replaced
 from ..optim.steps import steps_done
+from .options import ThroughputOptions
 
 FETCHING = "].train_dataloader_next"
 SECTIONS = ("data", "step", "validation", "checkpoint")
@@ -28,12 +30,14 @@ class Throughput(Callback):
     its time is counted where the program waits for it, which is in the step if a value is logged.
 
     Floating-point operations are those of the matrix products and convolutions of one forward pass,
-    and three times as many for training (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
-    section 2.1). Their share of the peak (MFU) is logged for GPUs whose peak Lightning knows.
+    of the task's `example_input_array`, and three times as many for training (Kaplan et al. 2020,
+    https://arxiv.org/abs/2001.08361, section 2.1). Their share of the peak (MFU) is logged for GPUs
+    whose peak Lightning knows.
     """
 
-    def __init__(self, every_n_steps: int = 50) -> None:
-        self.every_n_steps = every_n_steps
+    @configured_by(ThroughputOptions, "callbacks.throughput")
+    def __init__(self, options: ThroughputOptions) -> None:
+        self.every_n_steps = options.every_n_steps
         self.final_facts: dict[str, float] = {}
         self._flops_a_sample = 0.0
         self._clock = Stopwatch()

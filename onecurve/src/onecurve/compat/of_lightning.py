@@ -124,11 +124,6 @@ def _checks(trainer: Trainer, fetcher: Any) -> bool:
     return bool(type(loop)._should_check_val_fx(loop, fetcher))
 
 
-def transferred(module: LightningModule, batch: Any) -> Any:
-    """Apply the hooks `on_before_batch_transfer` to a batch."""
-    return module._on_before_batch_transfer(batch, dataloader_idx=0)
-
-
 # Lightning: steps
 
 
@@ -241,11 +236,6 @@ def value_of_step(result: Any) -> Any:
 def set_value_of_step(result: Any, value: Any) -> None:
     """Set what `value_of_step` returns."""
     result._forward_cache = value
-
-
-def logs_now(trainer: Trainer) -> bool:
-    """Whether loggers get the values of the current step (`log_every_n_steps`)."""
-    return trainer._logger_connector.should_update_logs
 
 
 def metrics_to_log(trainer: Trainer) -> dict[str, Any]:

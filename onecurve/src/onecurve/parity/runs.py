@@ -166,7 +166,8 @@ def train_watched(
     """Train with the options of this run, and record the quantities to compare."""
     seed_everything(comparison.seed, workers=True, verbose=False)
     options = short_run(comparison.steps, comparison.options) | options
-    callbacks = [watch, *copy.deepcopy(options.pop("callbacks", None) or [])]
+    # The last one, so that it saves what the others have made of a step.
+    callbacks = [*copy.deepcopy(options.pop("callbacks", None) or []), watch]
     trainer = Trainer(**options, callbacks=callbacks, logger=Log(watch))
     if not isinstance(trainer.strategy, CallbackAPI):
         # Lightning's strategy, with the methods that tasks and callbacks may call on ours.

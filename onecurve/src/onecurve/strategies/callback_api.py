@@ -38,11 +38,12 @@ from .clip import global_norm
 from .collectives import gather_uneven, reject_unlike, shapes_of_all
 from .context_parallel import positions
 from .drift import Drift
+from .fsdp.state import cut_optimizer_state, load_full_state
 from .full_parameters import full_parameters
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
-from .parallelism import Parallelism
-from .prepare import example_of, first_inputs
+from .parallelism import Applied, Parallelism, State
+from .prepare import example_of
 from .step import Steps
 
 
@@ -53,6 +54,7 @@ class CallbackAPI(Strategy):
         ranks: This rank among the others; None in one process, or before a process group exists.
         steps: Runs the steps of the task.
         parallelisms: The parallelisms, from the outermost to the innermost axis.
+        applied: What they do with the task, once they are applied.
         samples_group: The ranks that hold the same parameters and see different samples; None
             stands for all ranks.
         parts_group: The ranks that hold different parts of one network; None if each holds all.
@@ -64,6 +66,7 @@ class CallbackAPI(Strategy):
     ranks: Ranks | None = None
     steps: Steps | None = None
     parallelisms: Sequence[Parallelism] = ()
+    applied: Sequence[Applied] = ()
     samples_group: dist.ProcessGroup | None = None
     parts_group: dist.ProcessGroup | None = None
     epochs: TrainingEpochs | None = None
@@ -135,13 +138,8 @@ class CallbackAPI(Strategy):
     # Samples
 
     def example_inputs(self) -> tuple[Tensor, ...] | None:
-        """Example inputs of the network: `example_input_array`, or see `first_inputs`.
-
-        Returns:
-            None if neither the task nor the loader provides them.
-        """
-        task = self._connected_module
-        return example_of(task, self.precision_plugin) or first_inputs(task.trainer)
+        """The task's `example_input_array`, in the run's precision; None without one."""
+        return example_of(self._connected_module, self.precision_plugin)
 
     def training_batches(self) -> Iterator[tuple[Any, bool]]:
         """This rank's share of every training batch of an epoch, on its device, as in training.
@@ -186,7 +184,7 @@ class CallbackAPI(Strategy):
         Returns:
             One row per sample of the global batch (N, ...).
         """
-        if not all(each.sees_share for each in self.parallelisms):
+        if not all(axis.sees_share() for axis in self.applied):
             raise UserError(
                 "all_samples: needs the full batch, and a pipeline computes loss(outputs, targets) "
                 "for each micro-batch; use strategy.schedule=gpipe, which takes any loss, or "
@@ -214,7 +212,7 @@ class CallbackAPI(Strategy):
         """
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
         with self.precision_plugin.forward_context():
-            self._holder.forward(self._connected_module, inputs)
+            self._holds_state.forward(self._connected_module, inputs)
 
     def of_all_parts(self, value: Any) -> list[Any]:
         """Gather a value from the ranks that hold parts of one network, in the order of layers."""
@@ -233,7 +231,7 @@ class CallbackAPI(Strategy):
             tensors: This rank's shards of parameters, or of their gradients, by parameter name.
         """
         if self.parallelisms:
-            yield from self._holder.each_full(self._connected_module, tensors)
+            yield from self._state.each_full(self._connected_module, tensors)
         elif self.is_global_zero:
             yield from tensors.items()
 
@@ -251,7 +249,7 @@ class CallbackAPI(Strategy):
             yield
             return
         task = self._connected_module
-        state = self._holder.full_state(task)
+        state = self._state.full_state(task)
         with full_parameters(task, module or task, state, self.ranks):
             yield
 
@@ -268,7 +266,7 @@ class CallbackAPI(Strategy):
 
     def counted(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """The parameters that no other rank with a part of the same network counts."""
-        return self._holder.counted(list(parameters))
+        return self._state.counted(list(parameters))
 
     # Checkpoints: files of one format for all strategies
 
@@ -353,13 +351,13 @@ class CallbackAPI(Strategy):
 
         For a sharded checkpoint, what this rank holds.
         """
-        task, holder = self._connected_module, self._holder
-        return holder.local_state(task) if self.keeps_shards else holder.full_state(task)
+        task, state = self._connected_module, self._state
+        return state.local_state(task) if self.keeps_shards else state.full_state(task)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load this rank's part of a full network's state."""
         task = self._connected_module
-        self._holder.load_state(task, by_own_names(task, checkpoint["state_dict"]), strict)
+        load_full_state(task, by_own_names(task, checkpoint["state_dict"]), strict)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """Like `lightning_module_state_dict`; parameters have Lightning's integer ids."""
@@ -369,7 +367,7 @@ class CallbackAPI(Strategy):
             return super().optimizer_state(optimizer)
         if self.keeps_shards:
             return optimizer.state_dict()
-        return self._holder.full_optimizer_state(self._connected_module, optimizer)
+        return self._state.full_optimizer_state(self._connected_module, optimizer)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load this rank's part of the optimizers' full states."""
@@ -378,12 +376,16 @@ class CallbackAPI(Strategy):
             super().load_optimizer_state_dict({"optimizer_states": states})
             return
         for optimizer, state in zip(self.optimizers, states, strict=False):
-            self._holder.load_optimizer_state(self._connected_module, optimizer, state)
+            optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
 
     @property
-    def _holder(self) -> Parallelism:
-        """The parallelism that knows which part of the network's state this rank holds."""
-        return next((each for each in self.parallelisms if each.holds_state), Parallelism())
+    def _holds_state(self) -> Applied:
+        """The outermost axis that knows which part of the network's state this rank holds."""
+        return next((axis for axis in self.applied if axis.state is not None), Applied())
+
+    @property
+    def _state(self) -> State:
+        return self._holds_state.state or State()
 
     @property
     def _steps(self) -> Steps:

@@ -2,7 +2,7 @@
 
 The network's inputs are sharded along dimension 1, and its outputs gathered. The rest of a task
 (loss, metrics, logs) gets full sequences, the same on every rank of the axis. In a pipeline, the
-stages shard the sequences instead (`Pieces`).
+stages shard the sequences instead (`Sequences`).
 
 Every query attends to all keys: each rank has the queries of its shard, and gathers keys and
 values; the backward pass sums their gradients and scatters them. Exact, but for dropout of
@@ -12,7 +12,8 @@ Communication: keys and values once in the forward pass, their gradients once in
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +33,10 @@ from ..compat.of_torch import (
 from ..compat.patching import replaced
 from ..errors import UserError, say
 from .collectives import gather, redistribute, with_hook
+from .layout import Part
+from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
-from .parallelism import Parallelism
+from .parallelism import Applied, Parallelism, Setting
 from .step import StepContext
 
 
@@ -54,9 +57,9 @@ class Axis:
         """Concatenate the shards of all ranks along a dimension: see `gather`."""
         return gather(tensor, self.group, dim)
 
-    def piece(self, length: int) -> "Piece":
-        """This rank's shard of sequences with a length."""
-        return Piece(self, length // self.size)
+    def piece(self, inputs: tuple[Tensor, ...]) -> "Piece":
+        """This rank's shard of the sequences that are the inputs of a network."""
+        return Piece(self, inputs[0].shape[1] // self.size)
 
 
 class Piece(NamedTuple):
@@ -222,8 +225,13 @@ class ContextParallel(Parallelism):
     def is_needed(self, sizes: Sizes) -> bool:
         return sizes.context > 1 and sizes.pipeline == 1
 
-    def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
-        shard_forward, group = task.forward, self.ranks.context_group
+    def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
+        """Change nothing yet: `forward` is replaced for a fit or an evaluation."""
+        ranks = setting.ranks
+        return Applied(around=partial(self._run, ranks), connected=partial(self._connected, ranks))
+
+    def _connected(self, ranks: Ranks, task: LightningModule) -> AbstractContextManager[Any]:
+        shard_forward, group = task.forward, ranks.context_group
         assert group is not None
 
         def forward(*inputs: Any, **options: Any) -> Any:
@@ -232,12 +240,14 @@ class ContextParallel(Parallelism):
 
         return replaced(task, "forward", forward)
 
-    def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
+    def _run(
+        self, ranks: Ranks, task: LightningModule, context: StepContext, step: Callable[[], Any]
+    ) -> Any:
         """Run a step, and report once if it does not call `self(inputs)`."""
         output = step()
-        if not self._is_used and self.ranks.rank == 0:
+        if not self._is_used and ranks.rank == 0:
             say(
-                f"strategy.context={self.ranks.sizes.context}: {context.name} does not call "
+                f"strategy.context={ranks.sizes.context}: {context.name} does not call "
                 "self(inputs), so no sequence is sharded and every rank computes all of it"
             )
         self._is_used = True
@@ -253,32 +263,37 @@ def run_on_shards(
     """
     leaves, structure = tree_flatten((tuple(inputs), options))
     sequences = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
-    pieces = Pieces(group)
-    shards = iter(pieces.cut(sequences))
+    axis = Axis(group)
+    shards = iter(shard_sequences(sequences, axis))
     leaves = [next(shards) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     args, kwargs = tree_unflatten(leaves, structure)
-    with pieces.working(sequences):
+    piece = axis.piece(sequences)
+    with working_on(piece):
         outputs = forward(*args, **kwargs)
-    return pieces.whole(outputs, sequences)
+    return gather_outputs(outputs, piece)
 
 
-class Pieces:
-    """The steps of `run_on_shards` one by one, for a pipeline (see its `WholeSequences`)."""
+class Sequences:
+    """The steps of `run_on_shards`, for a pipeline; without a group each does nothing."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.axis = Axis(group)
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self.axis = None if group is None else Axis(group)
 
-    def cut(self, inputs: Tensors) -> Tensors:
-        return shard_sequences(inputs, self.axis)
+    def shards(self, inputs: Tensors) -> Tensors:
+        """This rank's shards of the inputs of a network."""
+        return inputs if self.axis is None else shard_sequences(inputs, self.axis)
 
     def working(self, inputs: Tensors) -> AbstractContextManager[None]:
-        return working_on(self.axis.piece(inputs[0].shape[1]))
+        """Entered around passes of the network for these full inputs."""
+        return nullcontext() if self.axis is None else working_on(self.axis.piece(inputs))
 
     def outside(self) -> AbstractContextManager[None]:
-        return working_on(None)
+        """Entered within `working` for code that gets full sequences, such as the loss."""
+        return nullcontext() if self.axis is None else working_on(None)
 
-    def whole(self, outputs: Any, inputs: Tensors) -> Any:
-        return gather_outputs(outputs, self.axis.piece(inputs[0].shape[1]))
+    def full(self, outputs: Any, inputs: Tensors) -> Any:
+        """Gather the outputs of the network for these full inputs; differentiable."""
+        return outputs if self.axis is None else gather_outputs(outputs, self.axis.piece(inputs))
 
 
 def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:

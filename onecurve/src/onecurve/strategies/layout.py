@@ -16,11 +16,10 @@ from .drift import statistics_of
 from .fsdp.sharding import is_sharded
 from .full_parameters import stay_usable
 from .layers import find_layers
-from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
 
 if TYPE_CHECKING:
-    from .parallelism import Parallelism
+    from .parallelism import Applied, Parallelism, Setting
 
 
 LAID_OUT = "_laid_out_over"
@@ -29,41 +28,52 @@ LAID_OUT = "_laid_out_over"
 
 def lay_out(
     task: LightningModule,
-    ranks: Ranks,
-    parallelisms: Sequence["Parallelism"],
+    axes: Sequence["Parallelism"],
+    setting: "Setting",
     apply_ac_and_compile: Callable[[Iterable[nn.Module] | None], None],
-) -> None:
+) -> list["Applied"]:
     """Reduce a task to this rank's part, in place; its weights become those of the first rank.
 
     Activation checkpointing and torch.compile are applied to the layers that the rank holds, before
     parameters are sharded; None stands for all layers of the task. All ranks call this.
     """
+    if is_sharded(task):  # by the same axes of another Trainer: see `reject_other_shards`
+        return [axis.apply(task, [], setting) for axis in axes]
+    ranks = setting.ranks
     parts = [Part(task, find_layers(task) or {"": task})]
-    for parallelism in parallelisms:
-        parts = parallelism.plan(task, parts)
+    for axis in axes:
+        parts = axis.plan(task, parts, setting)
     # Start ranks from the same weights, as DistributedDataParallel does.
     ranks.copy_first(*tensors_of(_layers_of(part for part in parts if part.is_here)))
     placed = set(tensors_of(_layers_of(parts)))
     beside = [each for each in tensors_of([task]) if each not in placed]
     ranks.copy_first(*beside, group=dist.group.WORLD)
-    for parallelism in parallelisms:
-        parts = parallelism.apply(task, parts)
+    applied = []
+    for axis in axes:
+        if not axis.follows_compile:
+            applied.append(axis.apply(task, parts, setting))
+            parts = [part for part in parts if part.is_here]
     is_full = any(part.root is task for part in parts)
     apply_ac_and_compile(None if is_full else dict.fromkeys(_layers_of(parts)))
-    for parallelism in parallelisms:
-        parallelism.shard(task, parts)
+    applied += [axis.apply(task, parts, setting) for axis in axes if axis.follows_compile]
     vars(task)[LAID_OUT] = ranks.sizes
-    stay_usable(task, parallelisms[0].name)
+    stay_usable(task, setting.name)
+    return applied
+
+
+def is_laid_out(task: LightningModule) -> bool:
+    """Whether ranks share a task."""
+    return LAID_OUT in vars(task)
 
 
 def reject_other_shards(
-    task: LightningModule, strategy: str, sizes: Sizes, parallelisms: Sequence["Parallelism"]
+    task: LightningModule, strategy: str, sizes: Sizes, has_applied: bool
 ) -> None:
     """Reject a task that another Trainer's strategy has sharded over a mesh of other sizes.
 
     The stages of a pipeline are known to the strategy alone that has made them.
     """
-    divides = sizes.pipeline > 1 and not parallelisms[0].is_applied(task)
+    divides = sizes.pipeline > 1 and not has_applied
     if is_sharded(task) and (divides or vars(task).get(LAID_OUT, sizes) != sizes):
         raise UserError(
             f"strategy={strategy}: {type(task).__name__} is still sharded by the strategy of "

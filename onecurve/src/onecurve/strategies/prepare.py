@@ -15,15 +15,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from ..batch.loader import kept_generators
-from ..batch.random import kept_state
 from ..batch.share import Share
-from ..compat.of_lightning import training_loaders, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..compat.patching import replaced
 from ..errors import UserError
@@ -124,36 +120,3 @@ def example_of(task: LightningModule, precision: Precision) -> tuple[Tensor, ...
     example: Any = precision.convert_input(task.example_input_array)
     inputs = example if isinstance(example, tuple) else (example,)
     return inputs if all(isinstance(value, Tensor) for value in inputs) else None
-
-
-def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
-    """The inputs of the first training batch, of a loader that is asked for once more.
-
-    Samples are read and moved to the device as in training, without consuming random numbers.
-    Streams and custom samplers are not read, because reading may change what they yield next; nor
-    is a batch that is not ``(inputs, targets)`` where the task has no `prepare`: the result is None
-    then. All ranks call this.
-    """
-    task = trainer.lightning_module
-    with kept_state():
-        loader: Any = next(iter(training_loaders(trainer).flattened), None)
-        if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-            return None
-        if loader.batch_sampler is None or not _is_pytorchs(loader.batch_sampler):
-            return None
-        with kept_generators(loader):
-            indices = [next(iter(loader.batch_sampler))]
-        read = DataLoader(loader.dataset, batch_sampler=indices, collate_fn=loader.collate_fn)
-        batch = trainer.precision_plugin.convert_input(next(iter(read)))
-        batch = transferred(task, batch)
-        made = prepared(task, trainer.strategy.batch_to_device(batch, dataloader_idx=0))
-    inputs = () if made is None else made.inputs
-    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-    return inputs if inputs and all(isinstance(each, Tensor) for each in inputs) else None
-
-
-def _is_pytorchs(batches: Any) -> bool:
-    """Whether a batch sampler is PyTorch's own, and so is its sampler."""
-    parts = (batches, batches.sampler) if type(batches) is BatchSampler else (batches,)
-    known = ("torch.utils.data.", "torchdata.", "onecurve.")
-    return all(type(part).__module__.startswith(known) for part in parts)

@@ -36,7 +36,7 @@ from .weight import no_loss, rows, weighs, weight_of
 from .window import Window
 
 if TYPE_CHECKING:
-    from .parallelism import Parallelism
+    from .parallelism import Applied
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def run_step(steps: "Steps", name: str, *args: Any) -> Any:
     context = context_of(steps, name, batch)
     step: Callable[[], Any] = partial(steps.call, context, *args)
     for axis in reversed(steps.axes):
-        step = partial(axis.run, task, context, step)
+        step = partial(axis.around, task, context, step)
     with ExitStack() as around:
         around.enter_context(steps.running(context))
         around.enter_context(prepared_once(task, batch, context.prepared))
@@ -142,12 +142,12 @@ class Steps:
     Args:
         ranks: The ranks of the run; None in one process.
         stream: This rank's random numbers.
-        axes: The parallelisms, from the outermost to the innermost axis.
         call: Calls the step of the task through Lightning.
         precision: Enters Lightning's precision for a forward pass.
 
     Attributes:
         rank, size: This rank's number among the ranks that see different samples, and theirs.
+        axes: What parallelisms do in a step, from the outermost to the innermost.
         current: The context of the step under way, or of the last one.
         epochs: The epochs of the current fit; None in an evaluation.
         samples_seen: Training samples that all ranks have processed since this process began.
@@ -156,6 +156,7 @@ class Steps:
     task: LightningModule
     first: FirstStep
     current: StepContext | None = None
+    axes: Sequence["Applied"] = ()
     epochs: TrainingEpochs | None = None
     samples_seen: int = 0
     _window: Window | None = None
@@ -166,11 +167,10 @@ class Steps:
         self,
         ranks: Ranks | None,
         stream: RankStream,
-        axes: Sequence["Parallelism"],
         call: Callable[..., Any],
         precision: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self.ranks, self.stream, self.axes = ranks, stream, axes
+        self.ranks, self.stream = ranks, stream
         self.call, self.precision = call, precision
         self.rank = 0 if ranks is None else ranks.data_parallel_rank
         self.size = 1 if ranks is None else ranks.sizes.data_parallel
@@ -189,8 +189,9 @@ class Steps:
         self.current = self._window = None
         self._counted = 0
 
-    def redirect_log(self) -> None:
+    def set_up(self, axes: Sequence["Applied"]) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
+        self.axes = axes
         if self.ranks is not None or weighs(self.task):
             self.log.install(self.task)
 
@@ -287,7 +288,7 @@ class Steps:
         if context is None:
             return loss
         factor = context.weight * context.window
-        if any(axis.has_weighed for axis in self.axes):
+        if any(axis.has_weighed() for axis in self.axes):
             factor = context.window
         elif not self.task.automatic_optimization and not context.is_running:
             factor = 1.0

@@ -31,38 +31,32 @@ from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..errors import UserError, say
 from ..torch_versions import require
-from .ac_compile import Compiled, Recomputed, apply_ac_and_compile, variants_kept
+from .ac_compile import Compiled, apply_ac_and_compile, variants_kept
 from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
 from .drift import drift_of
 from .fsdp.state import replacements_noted, take_shards
-from .layout import lay_out, move, reject_other_shards
+from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .manual_backward import ManualBackward, manual_backward
 from .mesh.ranks import laid_out, stream_of
-from .parallelism import Parallelism
+from .options import StrategyOptions
+from .parallelism import Parallelism, Setting
 from .pipeline.remote import restore
 from .returned import Outputs, reject_without_gradient, report_no_optimizer
 from .step import StepContext, Steps, run_step
 from .step_log import syncing_over
 from .unsupported import explain_error, reject_scaled_rows
 
-Backend = Literal["auto", "gloo", "nccl"]
-
 
 class OneCurve(CallbackAPI):
     """A mixin for one of Lightning's own strategies, which handles devices and process groups.
 
     Args:
+        options: The arguments of the strategy.
         axes: The number of ranks along each axis; one of them may be "auto" for the ranks that the
             others leave. None for one process.
         parallelisms: The parallelisms, from the outermost to the innermost axis.
-        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
-        backend: The process group backend: "gloo", "nccl", or "auto" for PyTorch's default (nccl
-            on GPUs, gloo on CPUs).
-            https://docs.pytorch.org/docs/stable/distributed.html#backends
-        timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        lightnings: Arguments of Lightning's strategy.
 
     Attributes:
         name: The strategy's name in ``strategy=...``.
@@ -83,20 +77,13 @@ class OneCurve(CallbackAPI):
 
     def __init__(
         self,
+        options: StrategyOptions,
         axes: Mapping[str, int | Literal["auto"]] | None = None,
         parallelisms: Sequence[Parallelism] = (),
-        activation_checkpointing: Recomputed = "none",
-        backend: Backend = "auto",
-        timeout_seconds: float | None = None,
-        **lightnings: Any,
     ) -> None:
-        if timeout_seconds is not None:
-            lightnings["timeout"] = timedelta(seconds=timeout_seconds)
-        if backend != "auto":
-            lightnings["process_group_backend"] = backend
-        super().__init__(**lightnings)
+        super().__init__(**options.of_lightning())
         self.parallelisms = list(parallelisms)
-        self.activation_checkpointing = activation_checkpointing
+        self.activation_checkpointing = options.activation_checkpointing
         self._axes = axes
         self._outputs = Outputs()
         # Undone at the end of a fit or an evaluation.
@@ -119,15 +106,11 @@ class OneCurve(CallbackAPI):
         """Join the other ranks, if there are any."""
         with kept_state():  # Lightning seeds the generators again with several ranks
             super().setup_environment()
-        task = self._connected_module
-        # Lightning's DistributedSampler would split the samples before `process_dataloader`, and
-        # repeat some. This spares users Trainer(use_distributed_sampler=False).
-        shares_no_samples(task.trainer)
         if self.steps is None:
             self._join_ranks()
         self._synchronize()
         self._steps.stream.reseed()
-        self._begin(task)
+        self._begin(self._connected_module)
 
     def _join_ranks(self) -> None:
         if self._axes is not None:
@@ -138,7 +121,7 @@ class OneCurve(CallbackAPI):
             self.parts_group = ranks.pipeline_group if ranks.sizes.pipeline > 1 else None
         precision = self.precision_plugin.forward_context
         stream = stream_of(self.ranks)
-        self.steps = Steps(self.ranks, stream, self.parallelisms, self._call_task, precision)
+        self.steps = Steps(self.ranks, stream, self._call_task, precision)
 
     @property
     def _waits(self) -> timedelta | None:
@@ -147,13 +130,13 @@ class OneCurve(CallbackAPI):
 
     def _begin(self, task: LightningModule) -> None:
         """Begin a fit or an evaluation."""
+        # Lightning's DistributedSampler would split the samples before `process_dataloader`, and
+        # repeat some. This spares users Trainer(use_distributed_sampler=False).
+        shares_no_samples(task.trainer)
         self._ended_with = None
         if task.trainer.state.fn == TrainerFn.FITTING:
             self.epochs = TrainingEpochs(task.trainer, self._steps.stream, self._synchronize)
         self._steps.begin(task, self.name, self.epochs, self._layer_sync)
-        if self.ranks is not None:
-            for axis in self.parallelisms:
-                axis.join(self.name, self.ranks, self.precision_plugin)
 
     def _get_process_group_backend(self) -> str:
         backend: str = super()._get_process_group_backend()  # type: ignore[misc]
@@ -170,9 +153,7 @@ class OneCurve(CallbackAPI):
         """Distribute the task over the ranks, and prepare for its steps."""
         Strategy.setup(self, trainer)
         task, fits = self._connected_module, trainer.state.fn == TrainerFn.FITTING
-        self._steps.redirect_log()
-        for axis in self.parallelisms:
-            axis.begin(task)
+        self._steps.set_up(self.applied)
         self._manual_backward = manual_backward(task, self.name) if self.ranks else None
         self.drift = drift_of(task, self.name, self.ranks) if fits else None
         for context in self._contexts(task):
@@ -203,43 +184,40 @@ class OneCurve(CallbackAPI):
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
         self._while_connected.enter_context(variants_kept(task, self.compiled))
-        reject_other_shards(task, self.name, self.sizes, self.parallelisms)
-        use_other_sync(self._layer_sync, task)
-        if not any(each.is_applied(task) for each in self.parallelisms):
+        if not (self.applied and is_laid_out(task)):
             self._distribute(task)
         if not self.parallelisms:
             super().model_to_device()  # type: ignore[safe-super]
             return
         self._move(task, self.root_device)
-        for axis in self.parallelisms:
+        for axis in self.applied:
             self._while_connected.enter_context(axis.connected(task))
 
     def _distribute(self, task: LightningModule) -> None:
+        reject_other_shards(task, self.name, self.sizes, has_applied=bool(self.applied))
+        use_other_sync(self._layer_sync, task)
         with replacements_noted(task):
             restore(task, self.root_device)
             if self.ranks is not None and self.parallelisms:
-                lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
+                setting = Setting(self.name, self.ranks, self.precision_plugin)
+                self.applied = lay_out(task, self.parallelisms, setting, self._compile)
         if not self.parallelisms:
-            self.apply_ac_and_compile()
+            self._compile()
 
     def _setup_model(self, model: Any) -> Any:
         """Leave a task alone that parallelisms have distributed."""
         return model if self.parallelisms else super()._setup_model(model)
 
-    def apply_ac_and_compile(self, layers: Iterable[nn.Module] | None = None) -> None:
+    def _compile(self, layers: Iterable[nn.Module] | None = None) -> None:
         """Apply activation checkpointing and torch.compile to these layers, or to all."""
         if self.sizes.context > 1 and self.compiled != "none":
             require("strategy.context with compile")
-        apply_ac_and_compile(
-            self._connected_module,
-            self.activation_checkpointing,
-            self.compiled,
-            backend=self.compile_backend,
-            layers=layers,
-        )
+        task, backend = self._connected_module, self.compile_backend
+        recomputed, compiled = self.activation_checkpointing, self.compiled
+        apply_ac_and_compile(task, recomputed, compiled, backend=backend, layers=layers)
 
     def _move(self, module: nn.Module, device: torch.device) -> None:
-        move(module, device, lambda tensor: all(each.moves(tensor) for each in self.parallelisms))
+        move(module, device, lambda tensor: all(axis.moves(tensor) for axis in self.applied))
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Create the optimizers from this rank's parameters."""
@@ -248,8 +226,8 @@ class OneCurve(CallbackAPI):
             report_no_optimizer(self._connected_module, self.optimizers)
         for optimizer in self.optimizers:
             take_shards(optimizer, self.name)
-        for parallelism in self.parallelisms:
-            parallelism.set_up_optimizers(trainer, self.optimizers)
+        for axis in self.applied:
+            axis.optimizers(self.optimizers)
 
     # Batches
 
@@ -331,8 +309,8 @@ class OneCurve(CallbackAPI):
     ) -> Tensor:
         """Weight a loss by this rank's share, and run its backward pass."""
         task, loss = self._connected_module, self._steps.weighed(closure_loss)
-        for axis in self.parallelisms:
-            loss = axis.before_backward(task, loss)
+        for axis in self.applied:
+            loss = axis.backward(task, loss)
         if task.automatic_optimization:
             reject_without_gradient(task, loss)
         runs: AbstractContextManager[None] = nullcontext()
@@ -340,16 +318,6 @@ class OneCurve(CallbackAPI):
             runs = self._manual_backward.runs(kwargs.pop("inputs", None))
         with runs:
             return super().backward(loss, optimizer, *args, **kwargs)
-
-    @contextmanager
-    def block_backward_sync(self) -> Iterator[None]:
-        """Lightning enters this for a batch after which the optimizer does not step."""
-        lightnings = getattr(super(), "block_backward_sync", nullcontext)
-        with ExitStack() as stack:
-            stack.enter_context(lightnings())
-            for parallelism in self.parallelisms:
-                stack.enter_context(parallelism.accumulating())
-            yield
 
     def optimizer_step(
         self,
@@ -376,8 +344,7 @@ class OneCurve(CallbackAPI):
         super().on_train_end()
         assert self.epochs is not None
         self._ended_with = self.epochs.state()
-        for parallelism in self.parallelisms:
-            parallelism.check()
+        self._state.check()
 
     def on_exception(self, exception: BaseException) -> None:
         """Explain PyTorch's errors in one line, also outside of a step."""
@@ -389,7 +356,7 @@ class OneCurve(CallbackAPI):
         if isinstance(error, UserError):
             return None
         task = self._connected_module
-        lines = (axis.explained(error, task) for axis in self.parallelisms)
+        lines = (axis.explained(error, task) for axis in self.applied)
         return explain_error(error, task, self.name) or next(filter(None, lines), None)
 
     @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
+from conftest import Cli, column, largest_difference, one_of_a_kind
 from lightning.pytorch import Callback, LightningModule, Trainer
 from small.task import Batch, Classification
 from torch import Tensor, nn
@@ -17,29 +17,6 @@ from onecurve.strategies.unsupported import reject_scalars
 
 # 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
 SHORT = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")
-UNEVEN = (*SHORT, FLOAT64, "trainer.limit_val_batches=3", "trainer.limit_test_batches=3")
-
-
-class Tied(Classification):
-    """Uses one weight in two layers, and has a parameter of its own beside the layers."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        wide, again = nn.Linear(8, 8), nn.Linear(8, 8)
-        again.weight = wide.weight
-        self.network = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 8), wide, nn.Tanh(), again, nn.Linear(8, 10)
-        )
-        self.temperature = nn.Parameter(torch.ones(1))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs) * self.temperature
-
-    def layers(self) -> nn.Sequential:
-        return self.network
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=0.003)
 
 
 class Convolution(nn.Module):
@@ -69,31 +46,6 @@ class Normalized(Classification):
         self.log("val/mean", statistics.abs().sum(), batch_size=len(batch[0]))
 
 
-# What the task is, and how it is sharded. Accumulation, clipping and frozen layers are in
-# test_parity.py and test_zoo.py.
-CASES = {
-    "classes, gathered once, on the CPU": "strategy.wrap=[Linear] strategy.cpu_offload=true "
-    "strategy.reshard_after_forward=false",
-    # With 17, 17 and 16 samples of a batch.
-    "by size, activations computed again, three ranks": "trainer.devices=3 "
-    "strategy.wrap=min_params strategy.min_params=500 strategy.activation_checkpointing=full",
-    "tied weights and a parameter outside": "task._target_=test_fsdp.Tied",
-}
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize("case", CASES)
-def test_it_has_the_curve_of_single(train: Cli, trained: Cli, case: str) -> None:
-    typed = CASES[case].split()
-    single = trained(*UNEVEN, *(word for word in typed if word.startswith("task.")))
-    fsdp = train(*UNEVEN, "strategy=fsdp", *typed)
-    assert fsdp.metrics["world_size"] > 1
-    for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
-        difference = largest_difference(column(single.run, name), column(fsdp.run, name))
-        assert difference <= ROUNDING, f"{name} differs by {difference:.1e}"
-    assert len(column(single.run, "train/loss")) == 5
-
-
 @pytest.mark.compares
 def test_mixed_precision_stays_near_single(train: Cli) -> None:
     """Under `ddp` the curves differ as much: a bfloat16 has 8 bits, which is 0.004.
@@ -121,7 +73,7 @@ def test_batch_norm_keeps_float32_and_the_statistics_of_rank_0(train: Cli) -> No
 
 
 def test_a_parameter_without_a_dimension_is_rejected_in_a_pipeline() -> None:
-    """`fsdp` and `tensor` train it: see test_strangers.py."""
+    """`fsdp` and `tensor` train it: see tests/parity."""
     scaled = nn.Linear(2, 2)
     scaled.temperature = nn.Parameter(torch.ones(()))
     with pytest.raises(UserError, match="strategy=mesh: parameter temperature has no dimension"):

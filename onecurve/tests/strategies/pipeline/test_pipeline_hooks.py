@@ -74,15 +74,6 @@ class ScalesByHand(ChangesByHand):
             gradient.div_(norm)
 
 
-class ScalesInStep(Small):
-    """The same between the backward pass and the step of automatic optimization."""
-
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any) -> None:
-        closure()
-        ScalesByHand.change(self)  # type: ignore[arg-type]
-        optimizer.step()
-
-
 class ClampsByHooks(Small):
     """A schedule would call them for each micro-batch."""
 
@@ -149,7 +140,6 @@ REFUSED: dict[Any, str] = {
     LogsANorm: "self.log of size gets a number of weights or gradients that another rank has",
     WithTeacher: "for an average of weights",
     ScalesByHand: "a step of ScalesByHand uses layers, or their parameters or gradients",
-    ScalesInStep: "change (test_pipeline_hooks.py:",
 }
 
 

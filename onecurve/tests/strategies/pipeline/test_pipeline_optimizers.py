@@ -10,15 +10,15 @@ import torch
 import warm_ranks
 from conftest import Shared
 from several_fits import Case, Small, alone, assert_equal, assert_rejected, fits, fits_in_ranks
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 import onecurve
 from onecurve.strategies.pipeline.optimizers import combines_parameters
 
 
-class Signs(Optimizer):
-    """Updates each parameter by itself, as Lion does; has attributes of its own."""
+class Own(Optimizer):
+    """Steps as optimizers outside of torch.optim do, with an attribute of its own."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 1e-3})
@@ -27,58 +27,41 @@ class Signs(Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         with torch.enable_grad():
-            loss = closure() if closure else None
+            loss = closure()
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
-                    mean.mul_(self.decay).add_(weight.grad)
-                    weight.sub_(group["lr"] * mean.sign())
+            self.change(group, group["params"])
         return loss
 
 
-class Clipping(Signs):
-    """Clips by the norm over all gradients within its step, as Lamb does."""
+class Signs(Own):
+    """Updates each parameter by itself, as Lion does."""
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        with torch.enable_grad():
-            loss = closure() if closure else None
-        weights = [weight for group in self.param_groups for weight in group["params"]]
+    def change(self, group: Any, weights: list[Tensor]) -> None:
+        for weight in weights:
+            mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
+            mean.mul_(self.decay).add_(weight.grad)
+            weight.sub_(group["lr"] * mean.sign())
+
+
+class Clipping(Own):
+    """Clips by the norm over all gradients, as Lamb does."""
+
+    def change(self, group: Any, weights: Any) -> None:
         norm = torch.stack([weight.grad.norm() for weight in weights]).norm()
         for weight in weights:
-            weight.sub_(1e-3 * weight.grad / norm)
-        return loss
+            weight.sub_(group["lr"] * weight.grad / norm)
 
 
-class Estimating(Clipping):
+class Estimating(Own):
     """Takes a step's size from the steps before, as Prodigy does: the first is of each alone."""
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        with torch.enable_grad():
-            loss = closure() if closure else None
-        for group in self.param_groups:
-            size = group.get("size", 1e-3)
-            for weight in group["params"]:
-                weight.sub_(size * weight.grad)
-            group["size"] = size * (1 + sum(float(each.grad.sum()) for each in group["params"]))
-        return loss
+    def change(self, group: Any, weights: Any) -> None:
+        for weight in weights:
+            weight.sub_(group["lr"] * weight.grad)
+        group["lr"] *= 1 + sum(float(weight.grad.sum()) for weight in weights)
 
 
-class Around(Optimizer):
-    """Steps another one, as Lookahead does, whose groups are its own."""
-
-    def __init__(self, base: Optimizer) -> None:
-        super().__init__(base.param_groups, {})
-        self.base = base
-        self.param_groups = base.param_groups
-
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        return self.base.step(closure)
-
-
-class Prepared(Signs):
+class Prepared(Own):
     """Has the state of its parameters before its first step, of which a copy has none."""
 
     def __init__(self, params: Any) -> None:
@@ -86,24 +69,16 @@ class Prepared(Signs):
         for weight in self.param_groups[0]["params"]:
             self.state[weight]["sum"] = torch.zeros_like(weight)
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        with torch.enable_grad():
-            loss = closure() if closure else None
-        for weight in self.param_groups[0]["params"]:
-            self.state[weight]["sum"] += weight.grad
-            weight.sub_(1e-3 * self.state[weight]["sum"])
-        return loss
+    def change(self, group: Any, weights: Any) -> None:
+        for weight in weights:
+            weight.sub_(group["lr"] * self.state[weight]["sum"].add_(weight.grad))
 
 
-MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 KINDS: list[tuple[Any, bool | None]] = [
     (Signs, False),
-    (MOMENTUM, False),
-    (lambda weights: Around(MOMENTUM(weights)), False),
+    (partial(SGD, lr=0.1, momentum=0.9), False),
     (Clipping, True),
     (Estimating, True),
-    (lambda weights: Around(Clipping(weights)), True),
     (Prepared, None),
 ]
 

@@ -7,10 +7,11 @@ Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which n
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
@@ -29,7 +30,8 @@ from ...torch_versions import require
 from ..collectives import with_hook
 from ..layout import Part
 from ..mesh.sizes import Sizes
-from ..parallelism import Parallelism
+from ..options import ShardOptions
+from ..parallelism import Applied, Parallelism, Setting, State
 from ..sharded_data import sharded_data
 from ..step import StepContext
 from ..unsupported import (
@@ -46,7 +48,6 @@ from .sharding import (
     check_methods,
     check_wrap,
     freed_after_inference,
-    is_sharded,
     reshard,
     set_plain_factories,
     stays_gathered,
@@ -58,86 +59,90 @@ from .state import gather
 class ShardedParameters(Parallelism):
     """Shards every parameter that a rank holds."""
 
-    holds_state = True
+    follows_compile = True
 
-    def __init__(self, sharding: Sharding) -> None:
-        self.sharding = sharding
-        # Units whose outputs FSDP2 did not find in the current step.
-        self._unseen: set[Any] = set()
-        self.offloads = sharding.cpu_offload
+    def __init__(self, options: ShardOptions) -> None:
+        self.options = options
+        self.offloads = options.cpu_offload
 
     def is_needed(self, sizes: Sizes) -> bool:
         """Pipeline stages that one rank holds alone are not sharded."""
         return sizes.pipeline == 1 or sizes.shares_layers
 
-    # This rank's part
-
-    def is_applied(self, task: LightningModule) -> bool:
-        return is_sharded(task)
-
-    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        check_wrap(task, self.sharding.wrap)
-        check_methods(task, self.sharding.forward_methods)
+    def plan(self, task: LightningModule, parts: list[Part], setting: Setting) -> list[Part]:
+        """Reject what cannot be sharded."""
+        check_wrap(task, self.options.wrap)
+        check_methods(task, self.options.forward_methods)
         if task.trainer.state.fn == TrainerFn.FITTING:
-            reject_hooks(task, self.name)
+            reject_hooks(task, setting.name)
         has_own = next(task.parameters(recurse=False), None) is not None
         if has_own and not task.automatic_optimization:
             require("manual_backward with sharded parameters of the task itself")
         return parts
 
-    def shard(self, task: LightningModule, parts: list[Part]) -> None:
+    def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
         """Shard the parameters of each part; its backward pass averages the gradients."""
-        sizes = self.ranks.sizes
-        both = sizes.replicate > 1
-        mesh = self.ranks.mesh["replicate", "shard"] if both else self.ranks.mesh["shard"]
+        ranks, sizes = setting.ranks, setting.ranks.sizes
+        mesh = ranks.mesh["replicate", "shard"] if sizes.replicate > 1 else ranks.mesh["shard"]
         for part in parts:
-            reject_sparse(part.root, self.name)
+            reject_sparse(part.root, setting.name)
             if sizes.pipeline * sizes.context > 1:
-                reject_scalars(part.root, self.name)
-            self.sharding.apply(part.root, mesh, self.precision)
+                reject_scalars(part.root, setting.name)
+            Sharding(self.options).apply(part.root, mesh, setting.precision)
             if sizes.data_parallel > 1:
-                average_scalars(part.root, self.ranks.samples_group)
+                average_scalars(part.root, ranks.samples_group)
             if part.root is task:
                 # For calls outside of steps, by callbacks.
                 task.register_forward_hook(freed_after_inference)
+        steps = ShardedSteps(setting)
+        return Applied(
+            around=steps.run,
+            backward=steps.backward,
+            state=Shards(ranks.rank == 0),
+            connected=steps.connected,
+            optimizers=partial(reject_optimizers, strategy=setting.name),
+            moves=lambda tensor: not (self.offloads and isinstance(tensor, DTensor)),
+        )
+
+
+class ShardedSteps:
+    """The steps of a task whose parameters are shards."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._units: list[Any] = []
+        # Units whose outputs FSDP2 did not find in the current step.
+        self._unseen: set[Any] = set()
 
     @contextmanager
     def connected(self, task: LightningModule) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(sharded_data(self.name))
-            if self.ranks.sizes.pipeline == 1:  # else the stages call the layers
-                set_plain_factories(task)
-                stack.enter_context(steps_as_forward(task))
-            for unit in _units(task):
-                stack.callback(unit.register_forward_hook(self._note_unseen).remove)
-            yield
-
-    def moves(self, tensor: Tensor) -> bool:
-        return not (self.sharding.cpu_offload and isinstance(tensor, DTensor))
-
-    def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
-        reject_optimizers(optimizers, self.name)
-
-    def begin(self, task: LightningModule) -> None:
+        """Replace calls of the network for the length of a fit or an evaluation."""
         self._units = _units(task)
         # Between the forward and the backward pass, where gathered parameters have no gradients.
         self._zeroing_is_watched = is_overridden("optimizer_zero_grad", task) or any(
             is_overridden("on_before_zero_grad", each)
             for each in (task, *callbacks_of(task.trainer, Callback))
         )
-
-    # Steps
+        with ExitStack() as stack:
+            stack.enter_context(sharded_data(self._setting.name))
+            if self._setting.ranks.sizes.pipeline == 1:  # else the stages call the layers
+                set_plain_factories(task)
+                stack.enter_context(steps_as_forward(task))
+            for unit in self._units:
+                stack.callback(unit.register_forward_hook(self._note_unseen).remove)
+            yield
 
     def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
+        """Run a step of the task, whose own parameters stay gathered until it ends."""
         self._unseen.clear()
         with stays_gathered(task):
             output = step()
         if context.name != "training_step" or output is None or self._zeroing_is_watched:
             reshard(task)
-        reject_of_shards(task, output, self.name)
+        reject_of_shards(task, output, self._setting.name)
         return output
 
-    def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
+    def backward(self, task: LightningModule, loss: Tensor) -> Tensor:
         """Let FSDP2 know about a loss with manual optimization, which no step returns."""
         if not task.automatic_optimization and isinstance(task, FSDPModule):
             loss = before_backward(task, loss)
@@ -164,7 +169,12 @@ class ShardedParameters(Parallelism):
         for unit in self._units:
             reduce_late_gradients(unit)
 
-    # State
+
+class Shards(State):
+    """The state of a network of which every rank holds shards."""
+
+    def __init__(self, keeps: bool) -> None:
+        self._keeps = keeps
 
     def full_state(self, task: LightningModule) -> dict[str, Any]:
         return self._gathered(task.state_dict())
@@ -179,7 +189,7 @@ class ShardedParameters(Parallelism):
             yield from self._gathered({name: tensor}).items()
 
     def _gathered(self, state: dict[str, Any]) -> dict[str, Any]:
-        gathered: dict[str, Any] = gather(state, self.ranks.rank == 0)
+        gathered: dict[str, Any] = gather(state, self._keeps)
         return gathered
 
 

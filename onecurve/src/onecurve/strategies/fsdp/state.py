@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ...checkpoint.lazy_tensors import model_state_here
 from ...compat.of_torch import tree_map_only
 from ...errors import UserError
 
@@ -47,6 +48,15 @@ def cut_like(full: Any, like: Any) -> Any:
     if not isinstance(like, DTensor) or not isinstance(full, Tensor) or isinstance(full, DTensor):
         return full
     return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def load_full_state(module: nn.Module, state: Mapping[str, Any], strict: bool) -> None:
+    """Load a rank's part of a full state."""
+    own = module.state_dict()
+    here = model_state_here(state, own)
+    module.load_state_dict(
+        {name: cut_like(value, own.get(name)) for name, value in here.items()}, strict=strict
+    )
 
 
 def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:

@@ -17,7 +17,7 @@ rows' numbers travel with them; so does what is differentiated.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from typing import Any, NamedTuple, Self
 
@@ -111,8 +111,7 @@ class Blocks:
         self._outer: dict[int, Any] = {}
         self._inputs: list[Tensor] = []
         self._left: list[Tensor] = []
-        self._known: dict[Any, Values] = {}
-        self._certain: dict[Any, bool] = {}
+        self._known: dict[Any, tuple[Values, bool]] = {}
         self._passes_whole = False
         self._copies: list[nn.Module] = []
 
@@ -195,13 +194,12 @@ class Blocks:
                 raise self._rejection("calls the first without a tensor of numbers")
             self._inputs, self._outer = [first], {id(first): (first, Before(0))}
             self.rows = len(first)
-        if not self._are_of_samples(number, leaves, structure):
-            self._passes_whole = True
         sources = [self._source(leaf) for leaf in leaves]
         if not any(isinstance(source, Before) for source in sources):
             raise self._rejection("calls one without what the one before has returned")
         self.calls.append(Values(sources, structure))
-        returned = self._returned(number, leaves, structure)
+        returned, are_of_samples = self._measured(number, leaves, structure)
+        self._passes_whole |= not are_of_samples
         if number < len(self.blocks) - 1:
             # A new object each: by that it is known again.
             leaves = tree_map_only(Tensor, torch.empty_like, returned.leaves)
@@ -267,30 +265,6 @@ class Blocks:
         """Whether a value is a tensor with one row per sample of the full batch."""
         return isinstance(value, Tensor) and value.shape[:1] == (self.rows,)
 
-    def _are_of_samples(self, number: int, leaves: list[Any], structure: Any) -> bool:
-        """Whether all tensors with as many rows as the batch are certainly of its samples.
-
-        A table of positions has as many where a sequence is as long as the batch. With one row more
-        in all of them a block works if they are of samples.
-        """
-        of_samples = (self._inputs[0], *self._left)
-        with_rows = [at for at, leaf in enumerate(leaves) if self.has_rows(leaf)]
-        if all(any(leaves[at] is each for each in of_samples) for at in with_rows):
-            return True
-        key = (*with_rows, *self._key(number, leaves))
-        if key not in self._certain:
-            more = list(leaves)
-            for at in with_rows:
-                more[at] = leaves[at].new_empty(
-                    (self.rows + 1, *leaves[at].shape[1:]), device="meta"
-                )
-            self._certain[key] = True
-            try:
-                self._without_data(number, more, structure)
-            except Exception:  # whatever a block does with another shape
-                self._certain[key] = False
-        return self._certain[key]
-
     def _key(self, number: int, leaves: list[Any]) -> tuple[Any, ...]:
         """What the shapes depend on that a block returns."""
         block = [*self.blocks.values()][number]
@@ -319,9 +293,16 @@ class Blocks:
             a is not b for a, b in zip(after, unset, strict=True)
         )
 
-    def _returned(self, number: int, leaves: list[Any], structure: Any) -> Values:
-        """The result of a block, on the meta device."""
-        key = self._key(number, leaves)
+    def _measured(self, number: int, leaves: list[Any], structure: Any) -> tuple[Values, bool]:
+        """The result of a block, on the meta device, and whether all rows are those of samples.
+
+        A table of positions has as many rows as a batch where a sequence is as long. With one row
+        more in all tensors that have as many, a block works if they are of samples.
+        """
+        of_samples = (self._inputs[0], *self._left)
+        with_rows = [at for at, leaf in enumerate(leaves) if self.has_rows(leaf)]
+        is_certain = all(any(leaves[at] is each for each in of_samples) for at in with_rows)
+        key = (is_certain, *self._key(number, leaves))
         if key not in self._known:
             try:
                 returned, changes = self._without_data(number, leaves, structure)
@@ -332,7 +313,16 @@ class Blocks:
             if changes:
                 raise self._rejection("calls one that changes what it is given, such as a cache")
             without_data = tree_map_only(Tensor, lambda value: empty(value, "meta"), returned)
-            self._known[key] = Values(*tree_flatten(without_data))
+            more = list(leaves)
+            for at in with_rows:
+                more[at] = leaves[at].new_empty(
+                    (self.rows + 1, *leaves[at].shape[1:]), device="meta"
+                )
+            if not is_certain:
+                with suppress(Exception):  # whatever a block does with another shape
+                    self._without_data(number, more, structure)
+                    is_certain = True
+            self._known[key] = Values(*tree_flatten(without_data)), is_certain
         return self._known[key]
 
     def _rejection(self, what: str) -> UserError:

@@ -15,25 +15,28 @@ micro-batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...compat.of_lightning import accumulates
 from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
+from ..context_parallel import Sequences
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
-from ..parallelism import Parallelism
+from ..options import StageOptions
+from ..parallelism import Applied, Parallelism, Setting, State
 from ..prepare import example_of
 from ..step import StepContext
 from .gradients import (
@@ -43,68 +46,52 @@ from .gradients import (
     explained,
     scaler_of,
 )
-from .limits import SCHEDULES, Schedule
+from .limits import SCHEDULES
 from .network import Network, find_networks
 from .optimizers import set_up_optimizers as set_up
-from .partition import Partition, Placement, Stages, WholeSequences, report_partition
+from .partition import Partition, Placement, Stages, report_partition
 from .remote import RemoteParameter, add_gradients
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
 
 
-class PipelineParallel(Parallelism):
+class PipelineParallel(Parallelism, State):
     """Pipelines side by side: every rank with layers of its own. See `Pipeline` for its arguments.
 
     Attributes:
         placement: Which rank of a pipeline holds what; set once the network is partitioned.
     """
 
-    holds_state = True
-
+    name: str
+    ranks: Ranks
+    precision: Precision
     placement: Placement
     networks: list[Network]
     stages: list[Stages]
     runner: Runner
     _cpu_group: dist.ProcessGroup | None = None
-    _accumulates: bool = False
     # Parameters that are in no layer.
     _beside: Sequence[Tensor] = ()
     # What other ranks hold, and gradients without numbers.
     _remote: Mapping[RemoteParameter, Tensor]
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        microbatches: int,
-        stages_per_rank: int | Literal["auto"],
-        balance: Sequence[int] | str,
-    ) -> None:
-        if schedule not in SCHEDULES:
-            raise UserError(
-                f"strategy.schedule={schedule}: must be one of {', '.join(SCHEDULES)}; "
-                "such as strategy.schedule=1f1b"
-            )
-        require(f"strategy.schedule={schedule}")
-        usual = SCHEDULES[schedule].stages_per_rank
-        self.schedule = schedule
-        self.microbatches = microbatches
-        self.stages_per_rank = usual if stages_per_rank == "auto" else int(stages_per_rank)
-        self.balance = balance
-
-    def join(self, name: str, ranks: Ranks, precision: Precision) -> None:
-        super().join(name, ranks, precision)
-        if self._cpu_group is None:
-            # For checkpoints, which travel through the CPU.
-            self._cpu_group = ranks.group_of("pipeline", backend="gloo")
+    def __init__(self, options: StageOptions) -> None:
+        require(f"strategy.schedule={options.schedule}")
+        stages, usual = options.stages_per_rank, SCHEDULES[options.schedule].stages_per_rank
+        self.schedule = options.schedule
+        self.microbatches = options.microbatches
+        self.stages_per_rank = usual if stages == "auto" else stages
+        self.balance = options.balance
 
     # This rank's part
 
-    def is_applied(self, task: LightningModule) -> bool:
-        return hasattr(self, "placement")
-
-    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+    def plan(self, task: LightningModule, parts: list[Part], setting: Setting) -> list[Part]:
         """Partition the network."""
+        self.name, self.ranks, self.precision = setting.name, setting.ranks, setting.precision
+        if self._cpu_group is None:
+            # For checkpoints, which travel through the CPU.
+            self._cpu_group = self.ranks.group_of("pipeline", backend="gloo")
         rank = self.ranks.coordinates.pipeline
         num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
         self.networks = find_networks(task, num_stages)
@@ -119,11 +106,6 @@ class PipelineParallel(Parallelism):
         calls = layers if blocks is None else blocks.layers()
         also = (lambda: (network.owner.training,)) if blocks is None else (lambda: blocks.shapes)
         shapes = LayerShapes(calls, self.precision.forward_context, also)
-        sequences: Any = WholeSequences()
-        if self.ranks.context_group is not None:
-            from ..context_parallel import Pieces
-
-            sequences = Pieces(self.ranks.context_group)
         return Stages(
             layers,
             list(calls.values()),
@@ -137,11 +119,11 @@ class PipelineParallel(Parallelism):
             ),
             modules={},
             shapes=shapes,
-            sequences=sequences,
+            sequences=Sequences(self.ranks.context_group),
             ranks=self.ranks,
         )
 
-    def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+    def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
         """Keep this rank's layers, and make a module of each stage."""
         self.placement.free_others()
         named = task.named_parameters()
@@ -156,7 +138,17 @@ class PipelineParallel(Parallelism):
                     layers = [stages.calls[layer] for layer in held]
                     stage = StageModule(layers, self.precision.forward_context)
                     stages.modules[index] = part.root = stage
-        return [part for part in parts if part.is_here]
+        return Applied(
+            around=self.run,
+            backward=self.before_backward,
+            state=self,
+            connected=self.connected,
+            optimizers=self.set_up_optimizers,
+            forward=self.forward,
+            has_weighed=lambda: self.runner.ran_by_schedule,
+            sees_share=lambda: not self.runner.takes_loss,
+            explained=self.explained,
+        )
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
@@ -171,6 +163,7 @@ class PipelineParallel(Parallelism):
                 self.precision,
                 placed=lambda name: self.placement.owner(name) is not None,
             )
+        self.runner.begin()
         self._patches = ExitStack()
         if blocks is None:
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))
@@ -180,12 +173,9 @@ class PipelineParallel(Parallelism):
                 self._patches.enter_context(network.blocks.connected())
         return self._patches
 
-    def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
+    def set_up_optimizers(self, optimizers: list[Optimizer]) -> None:
         if self.ranks.sizes.pipeline > 1:
             set_up(optimizers, scaler_of(self.precision), self._patches)
-
-    def begin(self, task: LightningModule) -> None:
-        self.runner.begin()
 
     def check(self) -> None:
         # No weights are saved that were trained on another loss than was logged.
@@ -232,14 +222,6 @@ class PipelineParallel(Parallelism):
             names = [name for part in of_parts for name in part]
             report_changed(task, "pipeline", "micro-batch", names)
 
-    @property
-    def has_weighed(self) -> bool:  # type: ignore[override]
-        return self.runner.ran_by_schedule
-
-    @property
-    def sees_share(self) -> bool:  # type: ignore[override]
-        return not self.runner.takes_loss
-
     def forward(self, task: LightningModule, inputs: Any) -> None:
         self.runner.fill_drain((inputs,), chunks=1)
 
@@ -249,15 +231,10 @@ class PipelineParallel(Parallelism):
         """Average gradients before a hook sees them, as DistributedDataParallel does."""
         return ending_with(loss, partial(self._finish_backward, task))
 
-    @contextmanager
-    def accumulating(self) -> Iterator[None]:
-        with replaced(self, "_accumulates", True):
-            yield
-
     def _finish_backward(self, task: LightningModule) -> None:
         """Average over the replicas, once for all accumulated batches."""
         add_gradients(self._remote)
-        if self._accumulates:
+        if accumulates(task.trainer):
             return
         if self.ranks.sizes.data_parallel > 1:
             # FSDP2 has averaged those of stages that it shards.
@@ -276,8 +253,6 @@ class PipelineParallel(Parallelism):
         return [parameter for parameter in parameters if id(parameter) not in beside]
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
-        if not self.is_applied(task):
-            return None
         if self.runner.ran_by_schedule and "does not require grad" in str(error):
             return UserError(
                 f"strategy=pipeline: {type(task).__name__}.training_step computes a gradient of "

@@ -7,7 +7,6 @@ stage is a step that the others wait for.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +21,7 @@ from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:
-    from ..context_parallel import Pieces
+    from ..context_parallel import Sequences
 
 
 class Partition(NamedTuple):
@@ -207,26 +206,6 @@ class Placement:
         return next((self._owner[at] for at in places if at in self._owner), None)
 
 
-class WholeSequences:
-    """Sequences that are not sharded; those that are: `context.parallel.Pieces`."""
-
-    def cut(self, inputs: Tensors) -> Tensors:
-        """The shard of the inputs that this rank's network gets."""
-        return inputs
-
-    def working(self, inputs: Tensors) -> AbstractContextManager[None]:
-        """Entered around passes of the network for these full inputs."""
-        return nullcontext()
-
-    def outside(self) -> AbstractContextManager[None]:
-        """Entered within `working` for code that gets full sequences, such as the loss."""
-        return nullcontext()
-
-    def whole(self, outputs: Any, inputs: Tensors) -> Any:
-        """Gather the outputs of the network for these full inputs; differentiable."""
-        return outputs
-
-
 class Stages(NamedTuple):
     """The stages of a network, some of which this rank holds, and what passes between them."""
 
@@ -238,7 +217,7 @@ class Stages(NamedTuple):
     modules: dict[int, nn.Module]
     """The stages of this rank, by their index."""
     shapes: LayerShapes
-    sequences: "WholeSequences | Pieces"
+    sequences: "Sequences"
     ranks: Ranks
 
     @property

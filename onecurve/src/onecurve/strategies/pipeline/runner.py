@@ -4,11 +4,10 @@ PyTorch's schedules beside GPipe start the backward pass of one micro-batch befo
 of the next has ended. So they run where the task declares the loss of each, by a method
 ``loss(outputs, targets)``; any other task runs as GPipe (`fill_drain.py`), which asks for nothing.
 What the step returns is compared with the mean over micro-batches: were it another loss, a curve
-would be logged that nothing was trained on. The comparison stays on the device; it is read in the
-first step, where something is logged, at the end of an epoch and before weights are saved; on a CPU
-in every step.
+would be logged that nothing was trained on.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
-from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..collectives import with_hook
@@ -89,8 +87,7 @@ class Runner:
 
     def begin(self) -> None:
         """Begin a fit or an evaluation."""
-        mixed, device = isinstance(self.precision, MixedPrecision), self.stages.ranks.device
-        self.loss_check = LossCheck(self.task, mixed, at_once=device.type == "cpu")
+        self.loss_check = LossCheck(self.task, isinstance(self.precision, MixedPrecision))
         self.by_schedule, self._has_said = None, False
 
     @property
@@ -194,14 +191,14 @@ class Runner:
         """The outputs of the network; differentiable."""
         stages = stages or self.stages
         with self._own_random_numbers(), stages.sequences.working(inputs):
-            outputs = through_stages(stages, stages.sequences.cut(inputs), chunks)
-            return tuple(stages.sequences.whole(output, inputs) for output in outputs)
+            outputs = through_stages(stages, stages.sequences.shards(inputs), chunks)
+            return tuple(stages.sequences.full(output, inputs) for output in outputs)
 
     def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
         """The name of the schedule for a batch, and the number of micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
-                return self.schedule, self.schedules.get(stages.sequences.cut(inputs))[1]
+                return self.schedule, self.schedules.get(stages.sequences.shards(inputs))[1]
             return "gpipe", self._chunks(inputs)
 
     def changed_buffers(self) -> list[str]:
@@ -269,18 +266,18 @@ class Runner:
             self.stash.collect(),
             stages.sequences.working(inputs),
         ):
-            given = stages.sequences.cut(inputs)
+            given = stages.sequences.shards(inputs)
             results, losses = self.schedules.forward_backward(given, targets, self._scale)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
         known = torch.empty(2, dtype=torch.float64, device=stages.ranks.device)
         if losses is not None:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         stages.share((known,), stages.last)
-        return tuple(stages.sequences.whole(output, inputs) for output in outputs), known
+        return tuple(stages.sequences.full(output, inputs) for output in outputs), known
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
         """The task's loss of a micro-batch."""
-        outputs = self.stages.sequences.whole(outputs, self._inputs)
+        outputs = self.stages.sequences.full(outputs, self._inputs)
         self.takes_loss = True
         try:
             with self.precision.forward_context(), self.stages.sequences.outside():
@@ -325,16 +322,20 @@ def _declares_loss(task: LightningModule) -> bool:
 
 @dataclass
 class LossCheck:
-    """Remembers the first step whose loss is not the one that was trained on."""
+    """Compares the loss that a step returns with the mean of micro-batches that was trained on.
+
+    The numbers of a step are read in the next one, and before weights are saved, so that nobody
+    waits for the device.
+    """
 
     module: LightningModule
     mixed: bool
     """Whether autocast computes in 16 bits."""
-    at_once: bool
-    """Whether to read every comparison."""
     is_first: bool = True
     """Whether no step was compared yet. In the first one a loss without a gradient is rejected."""
-    _wrong: Tensor | None = None
+    _latest: tuple[Tensor, torch.dtype, int] | None = None
+    _arrived: Any = None
+    """The event by which the numbers of the latest step are on the CPU, if they were on a GPU."""
 
     def compare(self, returned: Tensor, losses: Tensor) -> None:
         """Compare a step's loss with the mean of micro-batches, given it and that of their sizes.
@@ -345,31 +346,29 @@ class LossCheck:
             reject_without_gradient(self.module, returned)
         elif returned.requires_grad:
             raise self._another("depends on parameters beside its network")
-        relative = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
-        value, (mean, size) = returned.detach().double().reshape(()), losses.unbind()
-        # What is below the smallest number of the type is lost on the way, and no mistake.
-        differs = (value - mean).abs() > relative * size + torch.finfo(returned.dtype).tiny
-        # The loss itself shows what is not finite; see also callbacks=nan_guard.
-        differs &= value.isfinite() & mean.isfinite()
-        step = torch.full_like(mean, self.module.trainer.global_step)
-        wrong = torch.stack([differs.double(), step, value, mean])
-        self._wrong = (
-            wrong if self._wrong is None else torch.where(self._wrong[0] > 0, self._wrong, wrong)
-        )
-        trainer = self.module.trainer
-        if self.at_once or self.is_first or logs_now(trainer) or trainer.is_last_batch:
-            self.read()
+        self.read()
         self.is_first = False
+        numbers = torch.stack([returned.detach().double().reshape(()), *losses])
+        step = self.module.trainer.global_step
+        self._latest = numbers.to("cpu", non_blocking=True), returned.dtype, step
+        if numbers.is_cuda:
+            self._arrived = torch.cuda.current_stream().record_event()
 
     def read(self) -> None:
-        """Wait for the device, and raise the error if a difference was found."""
-        if self._wrong is None:
+        """Raise the error if the latest step returned another loss."""
+        if self._latest is None:
             return
-        wrong, step, value, mean = self._wrong.tolist()
-        self._wrong = None
-        if wrong:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        (numbers, dtype, step), self._latest = self._latest, None
+        value, mean, size = numbers.tolist()
+        relative = IN_16_BITS if self.mixed else TOLERANCE.get(dtype, IN_16_BITS)
+        # What is below the smallest number of the type is lost on the way, and no mistake. The
+        # loss itself shows what is not finite; see also callbacks=nan_guard.
+        differs = abs(value - mean) > relative * size + torch.finfo(dtype).tiny
+        if differs and math.isfinite(value) and math.isfinite(mean):
             raise self._another(
-                f"returned {value:.10g} in step {step:.0f}, and {mean:.10g} was trained on"
+                f"returned {value:.10g} in step {step}, and {mean:.10g} was trained on"
             )
 
     def _another(self, what: str) -> UserError:

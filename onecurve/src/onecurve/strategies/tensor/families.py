@@ -87,61 +87,72 @@ HEADS_WIDTH = "all_head_size"
 """In transformers, the attribute with the features of all heads; set per rank like these."""
 
 
-class Known(NamedTuple):
-    """How a module of a certain class is sharded."""
+class Family(NamedTuple):
+    """How modules are sharded that hold Linear layers with certain names."""
 
     styles: dict[str, str]
     """Styles by path within the module, "" for the module itself."""
+    of: str = ""
+    """The class that defines `forward`, "package.Class"; "Class" for code that people copy."""
     counts: tuple[str, ...] = ()
-    """Attributes with numbers of heads or features that `forward` uses; set per rank."""
+    """Attributes with numbers of heads or features that its `forward` uses; set per rank."""
 
 
-CLASSES = {
-    "transformers.GPT2Attention": Known(
-        {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}, ("num_heads", "split_size")
+def _divided(names: tuple[str, ...], style: str) -> Family:
+    # The input is read once for several layers.
+    itself = {"": style} if len(names) > 2 else {}
+    return Family({**itself, **dict.fromkeys(names, "colwise"), names[-1]: "rowwise"})
+
+
+FAMILIES = (
+    Family(
+        {"": "heads", "c_attn": "fused", "c_proj": "rowwise"},
+        "transformers.GPT2Attention",
+        ("num_heads", "split_size"),
     ),
-    "timm.Attention": Known(
-        {"": "heads", "qkv": "fused", "proj": "rowwise"}, ("num_heads", "attn_dim")
+    Family(
+        {"": "heads", "qkv": "fused", "proj": "rowwise"},
+        "timm.Attention",
+        ("num_heads", "attn_dim"),
     ),
     # minGPT, whose forward reads the width from its input.
-    "CausalSelfAttention": Known(
-        dict.fromkeys(("key", "query", "value", "proj"), "colwise_gather")
+    Family(
+        dict.fromkeys(("key", "query", "value", "proj"), "colwise_gather"), "CausalSelfAttention"
     ),
-}
-"""By package and class that defines `forward`; without a package for code that people copy."""
+    *(_divided(names, "heads") for names in ATTENTIONS),
+    *(_divided(names, "colwise") for names in FEED_FORWARD),
+    *(Family(dict.fromkeys(names, "colwise_gather")) for names in GATHERED),
+)
 
 
 def family_of(module: nn.Module) -> dict[str, str] | None:
     """The styles of a known module by path within it, "" for itself; None if it is not known."""
-    held = linears(module)
-    own = {id(weight) for layer in held.values() for weight in layer.parameters()}
-    if any(id(weight) not in own for weight in module.parameters()):
+    layers, family = linears(module), _family(module)
+    inside = {id(weight) for layer in layers.values() for weight in layer.parameters()}
+    if family is None or any(id(weight) not in inside for weight in module.parameters()):
         return None
-    if known := _known(module):
-        return known.styles
-    if any(held.keys() == set(family) for family in ATTENTIONS) and heads_of(module):
-        return {"": "heads", **styles_within(module)}
-    for family in FEED_FORWARD:
-        if held.keys() == set(family):
-            last, first = held[family[-1]], [held[name] for name in family[:-1]]
-            shapes = {(out_features(layer), in_features(layer)) for layer in first}
-            if shapes != {(in_features(last), out_features(last))}:
-                return None
-            # The input is read once for several layers.
-            return ({"": "colwise"} if len(first) > 1 else {}) | styles_within(module)
-    if any(held.keys() == set(family) for family in GATHERED):
-        return dict.fromkeys(held, "colwise_gather")
-    return None
+    styles = family.styles
+    if styles.get("") == "heads":
+        return styles if family.of or heads_of(module) else None
+    last = next((layer for name, layer in layers.items() if styles[name] == "rowwise"), None)
+    if last is not None:
+        width = (in_features(last), out_features(last))
+        others = [layer for layer in layers.values() if layer is not last]
+        if any((out_features(layer), in_features(layer)) != width for layer in others):
+            return None
+    return styles
 
 
-def _known(module: nn.Module) -> Known | None:
+def _family(module: nn.Module) -> Family | None:
+    names = linears(module).keys()
     owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
-    package, name = owner.__module__.partition(".")[0], owner.__name__
-    known = CLASSES.get(f"{package}.{name}") or CLASSES.get(name)
-    # In another release the class may have other layers or attributes.
-    if known is None or known.styles.keys() - {""} != linears(module).keys():
-        return None
-    return known if len(_numbers(module, known.counts)) == len(known.counts) else None
+    classes = ("", owner.__name__, f"{owner.__module__.partition('.')[0]}.{owner.__name__}")
+    for family in FAMILIES:
+        # In another release the class may have other layers or attributes.
+        known = names == family.styles.keys() - {""} and family.of in classes
+        if known and len(_numbers(module, family.counts)) == len(family.counts):
+            return family
+    return None
 
 
 def styles_within(module: nn.Module) -> dict[str, str]:
@@ -149,13 +160,10 @@ def styles_within(module: nn.Module) -> dict[str, str]:
 
     Rowwise is the last layer of its family, or else the last layer that the module holds.
     """
-    held = linears(module)
-    known = _known(module)
-    if known and "rowwise" in known.styles.values():
-        return {name: known.styles[name] for name in held}
-    last = [family[-1] for family in ATTENTIONS + FEED_FORWARD if held.keys() == set(family)]
-    summing = (last or [*held])[-1]
-    return {name: "rowwise" if name == summing else "colwise" for name in held}
+    layers, family = linears(module), _family(module)
+    if family and "rowwise" in family.styles.values():
+        return {name: family.styles[name] for name in layers}
+    return dict.fromkeys(layers, "colwise") | dict.fromkeys([*layers][-1:], "rowwise")
 
 
 def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int | None:
@@ -198,8 +206,8 @@ def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> lis
 
 def counts_of(module: nn.Module) -> dict[str, int]:
     """The numbers of heads or features that a module keeps, by attribute."""
-    known = _known(module)
-    return _numbers(module, known.counts if known else (*HEAD_COUNTS, HEADS_WIDTH))
+    family = _family(module)
+    return _numbers(module, (family and family.counts) or (*HEAD_COUNTS, HEADS_WIDTH))
 
 
 def _numbers(module: nn.Module, names: Iterable[str]) -> dict[str, int]:

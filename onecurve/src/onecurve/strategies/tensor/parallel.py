@@ -25,7 +25,7 @@ from ...errors import UserError, in_short
 from ..collectives import redistribute
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
-from ..parallelism import Parallelism
+from ..parallelism import Applied, Parallelism, Setting
 from .attention import heads_forward, local, summand
 from .families import (
     STYLES,
@@ -52,24 +52,26 @@ class TensorParallel(Parallelism):
     def is_needed(self, sizes: Sizes) -> bool:
         return sizes.tensor > 1
 
-    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+    def plan(self, task: LightningModule, parts: list[Part], setting: Setting) -> list[Part]:
         """Find, validate and print the plan of each part. Pairs of layers never span two parts."""
         strategy: Any = task.trainer.strategy
-        size = self.ranks.sizes.tensor
+        size = setting.ranks.sizes.tensor
         for part in parts:
             part.plan = find_plan(task, part.layers, self.given, size)
         plan = {name: style for part in parts for name, style in part.plan.items()}
         check_plan(task, plan, size, f"strategy.tensor={size}", self.sequence)
-        if self.ranks.rank == 0 and strategy.prints_layers:
+        if setting.ranks.rank == 0 and strategy.prints_layers:
             report_plan(task, plan, size, self.sequence)
         return parts
 
-    def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        move(task, self.ranks.device)
+    def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
+        """Shard the layers of this rank's parts."""
+        if parts:
+            move(task, setting.ranks.device)
         for part in parts:
             if part.plan:
-                apply_plan(task, part.plan, self.ranks.mesh["tensor"], self.sequence)
-        return parts
+                apply_plan(task, part.plan, setting.ranks.mesh["tensor"], self.sequence)
+        return Applied()
 
 
 def apply_plan(

@@ -157,15 +157,10 @@ def check_plan(
     """Reject a plan that cannot shard the module over `size` ranks."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if all(style == "sequence" for style in plan.values()):
-        tables = [part for part in parts.values() if isinstance(part, nn.Embedding)]
-        weights = {id(table.weight) for table in tables if _can_be(table, "vocab", size)}
-        # With their heads, if those are tied.
-        fit = [name for name, part in parts.items() if id(getattr(part, "weight", None)) in weights]
         raise UserError(
             f"{key}: nothing to shard in {type(module).__name__}: it has no Linear layer, used "
-            f"once, whose outputs {size} ranks can share, and no known attention; "
-            + (f"give {', '.join(fit[:3])} the style vocab in strategy.plan, or " if fit else "")
-            + "use strategy=fsdp"
+            f"once, whose outputs {size} ranks can share, and no known attention; give layers "
+            "styles in strategy.plan, such as vocab to an embedding, or use strategy=fsdp"
         )
     if sequence and "sequence" not in plan.values():
         raise UserError(
@@ -192,7 +187,6 @@ def check_one(
 
     Its submodules have these styles, by path, or else those of its family.
     """
-    kind = type(part).__name__
     if style == "sequence":
         return
     if is_divided(part, style):
@@ -200,39 +194,32 @@ def check_one(
         if heads is not None:
             _check_divides(name, heads, "heads", size, key)
         return
-    fits = STYLES[style].fits
-    if ("Linear" if is_linear(part) else _kind(part)) not in fits.split():
+    fits, needs_all = STYLES[style].fits, ""
+    kind = "Linear" if is_linear(part) else _kind(part)
+    if kind not in fits.split():
         raise UserError(
-            f"strategy.plan: {name} is {kind}, and {style} is for {fits}"
+            f"strategy.plan: {name} is {type(part).__name__}, and {style} is for {fits}"
             + (" or for a module that holds some Linear layers" if style == "heads" else "")
             + "; leave it out, or use strategy.plan=auto"
         )
     if isinstance(part, nn.MultiheadAttention):
+        number, what = part.num_heads, "heads"
         if not is_plain(part):
-            raise UserError(
-                f"strategy.plan: {name} has keys or values of its own (kdim, vdim, add_bias_kv, "
-                f"add_zero_attn), which heads cannot shard; leave it out, {INSTEAD}"
-            )
-        _check_divides(name, part.num_heads, "heads", size, key)
+            needs_all = "keys or values of its own (kdim, vdim, add_bias_kv, add_zero_attn)"
     elif isinstance(part, nn.Embedding):
+        number, what = part.num_embeddings, "entries"
         if part.max_norm is not None or part.scale_grad_by_freq or part.sparse:
-            raise UserError(
-                f"strategy.plan: {name} has max_norm, scale_grad_by_freq or sparse, which need all "
-                f"of its entries; leave it out, {INSTEAD}"
-            )
-        _check_divides(name, part.num_embeddings, "entries", size, key)
-    elif is_linear(part) and style == "rowwise":
-        _check_divides(name, in_features(part), "input features", size, key)
+            needs_all = "max_norm, scale_grad_by_freq or sparse"
     elif is_linear(part):
-        _check_divides(name, out_features(part), "output features", size, key)
-
-
-def _can_be(part: nn.Module, style: str, size: int) -> bool:
-    try:
-        check_one("", part, style, size, "")
-    except UserError:
-        return False
-    return True
+        reads = style == "rowwise"
+        number = in_features(part) if reads else out_features(part)
+        what = "input features" if reads else "output features"
+    if needs_all:
+        raise UserError(
+            f"strategy.plan: {name} has {needs_all}, which ranks cannot share; leave it out, "
+            f"{INSTEAD}"
+        )
+    _check_divides(name, number, what, size, key)
 
 
 def _check_fused(

@@ -1,0 +1,488 @@
+"""The table of what is exact: tasks and data as people have them, and strategies.
+
+A cell is equal to a plain Trainer in float64, a resume in the middle included, unless
+`Case.cells` has what the user is told instead. `test_table.py` asserts each, docs/exact.md has it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import others
+from conftest import ZBV
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import EarlyStopping
+from zoo import data, gan, tasks
+
+import onecurve
+from onecurve.parity import result
+
+VALIDATION = data.validation
+SHARDED = "does with sharded weights or gradients what PyTorch cannot"
+IN_CONTEXT = "in `with self.trainer.strategy.full_parameters(self):`"
+SLOW = {"timeout_seconds": 30}
+PIPELINE = {"microbatches": 2, **SLOW}
+# How a strategy is made, and its devices.
+STRATEGIES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
+    "single": (onecurve.Single, {}, 1),
+    "dp": (onecurve.DP, {}, 2),
+    "ddp": (onecurve.DDP, SLOW, 2),
+    "fsdp": (onecurve.FSDP, SLOW, 2),
+    "tensor": (onecurve.Tensor, SLOW, 2),
+    "pipeline": (onecurve.Pipeline, PIPELINE, 2),
+    "context": (onecurve.mesh, {"context": 2, **SLOW}, 2),
+    "replicate × shard": (onecurve.mesh, {"replicate": 2, "shard": 2, "min_params": 1, **SLOW}, 4),
+    "shard × tensor": (onecurve.mesh, {"shard": 2, "tensor": 2, "min_params": 1, **SLOW}, 4),
+    "pipeline, interleaved": (onecurve.Pipeline, {**PIPELINE, "schedule": "interleaved_1f1b"}, 2),
+    "pipeline, split backward": (onecurve.Pipeline, {**PIPELINE, "schedule": ZBV}, 2),
+    "pipeline × shard": (
+        onecurve.mesh,
+        {"pipeline": 2, "shard": 2, "min_params": 1, **PIPELINE},
+        4,
+    ),
+}
+ALWAYS = ("single", "dp", "ddp", "fsdp", "tensor", "pipeline")
+MESHES = tuple(name for name in STRATEGIES if name not in (*ALWAYS, "context"))
+OTHERS = tuple(name for name in ALWAYS if name != "dp")  # which splits at `forward` alone
+UNSTAGED = tuple(name for name in OTHERS if name != "pipeline")
+SHARES = ("ddp", "fsdp")
+PARTS = ("fsdp", "tensor", "pipeline")
+
+
+class Cell(NamedTuple):
+    """What the user is told where a cell is not just equal: words of the line."""
+
+    kind: str
+    words: str
+
+
+def rejected(words: str) -> Cell:
+    """One line, before anything is trained that differs."""
+    return Cell("rejected", words)
+
+
+def announced(words: str) -> Cell:
+    """The curve is equal, or the line says that it is not."""
+    return Cell("a line", words)
+
+
+def differs(kind: str) -> Cell:
+    """`parity` names the cause."""
+    return Cell("differs", kind)
+
+
+def cells(under: Any, cell: Cell) -> dict[str, Cell]:
+    """The same for several columns."""
+    return dict.fromkeys((under,) if isinstance(under, str) else under, cell)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row.
+
+    Args:
+        task: Makes the module.
+        data: Makes what `Trainer.fit` takes for training.
+        validation: Makes what it takes for validation.
+        cells: What is told in which column, where the curve is not just equal.
+        settings: Settings of the strategy in a column, which the user needs to give.
+        trainer: Arguments of the Trainer.
+        under: The columns in which it is tried.
+    """
+
+    task: Callable[[], LightningModule] = tasks.Plain
+    data: Callable[[], Any] | None = data.plain
+    validation: Callable[[], Any] | None = VALIDATION
+    cells: dict[str, Cell] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    under: tuple[str, ...] = ALWAYS
+
+
+GPIPE = {"pipeline": {"schedule": "gpipe"}}
+BY_GPIPE = {"pipeline": announced("schedule=gpipe runs instead, which is as exact")}
+OTHER_LOSS = rejected(
+    "was trained on, which is the mean of loss(outputs, targets) over micro-batches"
+)
+OTHER_STREAM = rejected("yields different samples on some ranks")
+NO_LINEAR = {"tensor": rejected("it has no Linear layer, used once")}
+BY_SHARDS = rejected("cannot update shards of parameters")
+ONE_OPTIMIZER = cells(("fsdp", "tensor"), BY_SHARDS)
+ON_SOME = cells(SHARES, rejected("on some ranks only, so it cannot be averaged"))
+SOME_PARAMETERS = rejected("the step before used only some of the parameters")
+ANOTHER_WAY = rejected("in another way than by calling net")
+NO_MEAN = cells(SHARES, differs(result.MEAN))
+LAYERS_OF_ONE = rejected("has no sequence of layers")
+ACCUMULATED = {"accumulate_grad_batches": 3}
+
+OF_DATA = {
+    "inputs and targets, the last batch smaller than the ranks": Case(under=(*ALWAYS, *MESHES)),
+    "a weighted sampler": Case(data=data.weighted),
+    "a sampler with replacement": Case(data=data.with_replacement),
+    "a batch sampler whose batches differ in size": Case(data=data.buckets),
+    "`seeded` augmentation, within an epoch": Case(
+        data=data.split, trainer={"steps": 3, "limit_train_batches": 3}
+    ),
+    "batches that are dictionaries": Case(tasks.Dictionary, data.dictionaries, cells=BY_GPIPE),
+    "targets in a tree of containers": Case(tasks.NestedTargets, data.nested),
+    "named tuples": Case(data=data.named_tuples),
+    "padded sequences and their lengths": Case(tasks.OfSequences, data.ragged, settings=GPIPE),
+    "padded sequences, shortened in `prepare`": Case(tasks.OfMeans, data.ragged, data.ragged),
+    "a network that takes a dictionary": Case(
+        tasks.OfDictionaries, data.dictionaries, cells=BY_GPIPE
+    ),
+    "two training loaders": Case(tasks.TwoLoaders, data.two, cells=BY_GPIPE),
+    "two training loaders whose batches ranks cannot share evenly": Case(
+        tasks.TwoLoaders,
+        data.two_uneven,
+        cells={
+            **cells(SHARES, announced("a mean over all samples is exact, a sum of the loaders'")),
+            **BY_GPIPE,
+        },
+    ),
+    "two training loaders, until the shorter ends": Case(
+        tasks.TwoLoaders, partial(data.two_as, "min_size"), cells=BY_GPIPE
+    ),
+    "two training loaders, until the longer ends": Case(
+        tasks.TwoLoaders, partial(data.two_as, "max_size"), cells=BY_GPIPE
+    ),
+    "a stream and a loader": Case(tasks.TwoLoaders, data.with_a_stream, cells=BY_GPIPE),
+    "several validation loaders, with a metric each": Case(tasks.Measured, validation=data.several),
+    "a stream of samples": Case(data=data.stream, validation=data.stream, under=(*ALWAYS, *MESHES)),
+    "a stream that differs between ranks": Case(
+        data=data.stream_of_rank, cells=cells((*SHARES, "tensor", "pipeline"), OTHER_STREAM)
+    ),
+    "a stream that shuffles and draws": Case(
+        data=data.shuffled_stream, validation=data.shuffled_stream
+    ),
+    "a stream without an end, with a state": Case(data=data.stateful_stream),
+    "a stream of batches": Case(data=data.whole_batches, validation=data.whole_batches),
+    "batches of no DataLoader": Case(
+        data=partial(data.NoLoader, 9, 1, 11),
+        cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
+    ),
+}
+OF_STEPS = {
+    "accumulation, logged by epoch": Case(
+        tasks.LogsEpochs, partial(data.plain, 7), trainer=ACCUMULATED, under=(*ALWAYS, *MESHES)
+    ),
+    "accumulation, logged by step": Case(
+        data=partial(data.plain, 7),
+        trainer=ACCUMULATED,
+        cells=cells(ALWAYS, differs(result.ACCUMULATED)),
+    ),
+    "clipping by norm": Case(trainer={"gradient_clip_val": 0.1}, under=(*ALWAYS, *MESHES)),
+    "clipping by value": Case(
+        trainer={"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}
+    ),
+    "metrics, sums and extremes, logged while training": Case(tasks.MetricInTraining),
+    "overfit_batches": Case(tasks.LogsEpochs, trainer={"overfit_batches": 2}),
+    "a plateau that waits for a metric, and early stopping": Case(
+        tasks.OnPlateau, trainer={"callbacks": [EarlyStopping("val/loss")]}
+    ),
+    "an exponential average that is validated": Case(
+        trainer={"callbacks": [onecurve.ExponentialMovingAverage(0.9)]}
+    ),
+    "noise that hooks add to weights": Case(tasks.NoiseInHooks),
+    "layers that are thawed later": Case(tasks.Thawed),
+    "layers that are frozen later": Case(tasks.FrozenLater),
+    "every other optimizer of torch.optim": Case(
+        tasks.ManyOptimizers, cells={"pipeline": LAYERS_OF_ONE}
+    ),
+    "Adafactor": Case(partial(tasks.Optimized, "Adafactor"), cells=ONE_OPTIMIZER),
+    "LBFGS": Case(
+        partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
+        cells={**ONE_OPTIMIZER, "pipeline": rejected("LBFGS updates a weight by the gradients of")},
+    ),
+    "a GAN, with two optimizers": Case(gan.Gan, partial(data.plain, 9)),
+    "a sum over samples": Case(
+        tasks.Summed, cells={**cells(SHARES, differs(result.SUM)), "pipeline": OTHER_LOSS}
+    ),
+    "a mean by class weights": Case(tasks.ClassWeighted, cells={**NO_MEAN, "pipeline": OTHER_LOSS}),
+    "a mean by class weights, said by `weight`": Case(
+        tasks.ClassWeightedSaid, data.dictionaries, trainer={"limit_val_batches": 0}
+    ),
+    "a mean over tokens without padding": Case(
+        tasks.Padded, data.tokens, None, cells={**NO_MEAN, "pipeline": OTHER_LOSS}
+    ),
+    "a mean over tokens without padding, said by `weight`": Case(
+        tasks.PaddedWeighed, data.tokens, data.tokens
+    ),
+    "negatives of the batch": Case(tasks.Contrastive, cells={**NO_MEAN, "pipeline": OTHER_LOSS}),
+    "negatives of the batch, by `all_samples`": Case(
+        tasks.ContrastiveOfAll, settings=GPIPE, under=(*ALWAYS, *MESHES)
+    ),
+    "a penalty on the weights in the loss": Case(
+        tasks.Penalized,
+        cells={
+            "fsdp": rejected("in another way than through self(inputs)"),
+            "tensor": rejected(SHARDED),
+            "pipeline": ANOTHER_WAY,
+        },
+    ),
+    "a network that is called by its name": Case(
+        tasks.CallsByName,
+        cells={"dp": announced("does not call self(inputs), so one device computes the full")},
+    ),
+    "a layer that no step uses": Case(
+        tasks.Unused, cells={"ddp": SOME_PARAMETERS, "pipeline": ANOTHER_WAY}
+    ),
+    "a value that is logged for some batches": Case(
+        tasks.LogsSometimes, data.validation, cells=ON_SOME
+    ),
+    "a value that is logged for some batches of validation": Case(
+        tasks.ValidatesSometimes, cells=ON_SOME
+    ),
+    "positions before samples": Case(
+        tasks.TimeMajor,
+        cells={
+            "dp": announced("samples (10) may be the second dimension"),
+            **NO_LINEAR,
+            "pipeline": LAYERS_OF_ONE,
+        },
+    ),
+    "a buffer that counts the calls of a network": Case(
+        tasks.Counting,
+        cells={
+            "dp": Cell("differs", "calls will differ from strategy=Single(), as forward changes"),
+            "pipeline": OTHER_LOSS,
+        },
+    ),
+    "BatchNorm, with statistics of the global batch": Case(
+        tasks.Normalized,
+        partial(data.plain, 8),
+        trainer={"sync_batchnorm": True},
+        cells=cells(("dp", "pipeline"), differs(result.BATCHNORM)),
+    ),
+    "BatchNorm": Case(
+        tasks.Normalized,
+        partial(data.plain, 8),
+        cells=cells(("dp", *SHARES, "pipeline"), differs(result.BATCHNORM)),
+    ),
+    "dropout": Case(
+        tasks.Dropped,
+        cells=cells((*SHARES, "tensor", "pipeline"), differs(result.DRAWS)),
+        under=OTHERS,
+    ),
+    "noise that is drawn in `prepare`": Case(tasks.Denoising),
+    "activation checkpointing": Case(
+        settings={key: {"activation_checkpointing": "full"} for key in (*OTHERS, *MESHES)},
+        under=(*OTHERS, *MESHES),
+    ),
+    "layers of some classes, gathered once, on the CPU": Case(
+        settings={
+            "fsdp": {"wrap": ["Linear"], "reshard_after_forward": False, "cpu_offload": True}
+        },
+        under=("fsdp",),
+    ),
+    "DDP without views of buckets, whose graph is static": Case(
+        settings={"ddp": {"static_graph": True, "gradient_as_bucket_view": False}}, under=("ddp",)
+    ),
+    "tied weights, and a parameter of the task": Case(
+        tasks.Tied,
+        cells={
+            "pipeline": rejected("share a parameter, but are on stages 0 and 1; give Pipeline(")
+        },
+    ),
+    "calls of the network between epochs": Case(tasks.Sampling),
+    "what a step keeps in no checkpoint": Case(
+        tasks.Remembers,
+        cells={
+            **cells(ALWAYS, differs(result.RESUME)),
+            **cells(SHARES, differs(result.KEPT)),
+            "pipeline": OTHER_LOSS,
+        },
+    ),
+}
+
+
+def other(task: Callable[[], LightningModule], **options: Any) -> Case:
+    """A row of a task as others write it."""
+    return Case(task, others.loaders, None, **{"under": OTHERS, **options})
+
+
+def unstaged(task: Callable[[], LightningModule], **options: Any) -> Case:
+    """A row of what some ranks of a pipeline alone reject, which is in tests/strategies."""
+    return other(task, **{"under": UNSTAGED, **options})
+
+
+def network(make: Callable[[], Any], **options: Any) -> Case:
+    """A row of a network, in the task of others."""
+    return other(partial(others.Stranger, make), **options)
+
+
+SHARDED_TASK = cells(("fsdp", "tensor"), rejected(SHARDED))
+BECAME = announced("became different ones on each rank")
+METHODS = {name: {"forward_methods": ["encode"]} for name in ("fsdp", "tensor")}
+FINER = {name: {"wrap": ["Sequential"]} for name in ("fsdp", "tensor")}
+HOOKS = rejected("and 1 more have hooks (register_hook)")
+OF_OTHERS = {
+    "a network that is called by its name, and no `forward`": other(
+        others.Stranger, under=(*OTHERS, *MESHES)
+    ),
+    "a batch as keywords, and a dictionary of loss and logits": other(others.ByKeyword),
+    "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
+    "parameters without a dimension, frozen at first": other(others.ScaledLate),
+    "gradients that are removed in a hook": other(others.RemovesGradients),
+    "another method than `forward`": other(others.CallsAMethod, settings=METHODS),
+    "`forward` by its name, steps without a batch's number": other(others.CallsByName),
+    "a part of a module that is never called": other(others.CallsParts, settings=FINER),
+    "no optimizer": other(others.HasNoOptimizer),
+    "layers that are frozen in a step": other(
+        others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
+    ),
+    "weights that are bounded in a step": other(others.BoundsInItsStep),
+    "a penalty on a parameter of the task itself": other(others.PenaltyOnItsOwn),
+    "manual optimization, zeroed by the module": other(others.ZeroesByItself),
+    "manual optimization, `loss.backward()`": other(
+        others.BackwardByHand,
+        cells=cells(
+            ("ddp", "fsdp", "tensor", "pipeline"),
+            rejected("calls loss.backward(), which does not know this"),
+        ),
+    ),
+    "manual optimization, gradients of some parameters": other(others.OfSomeInputs),
+    "manual optimization, gradients by autograd.grad": unstaged(
+        others.OfItsOwn,
+        cells={
+            "ddp": differs(result.GRADIENTS),
+            "fsdp": rejected(SHARDED),
+            "tensor": rejected("calls loss.backward()"),
+        },
+    ),
+    "manual optimization, clipped by PyTorch's clip_grad_norm_": other(
+        others.ClipsItself, under=(*OTHERS, *MESHES)
+    ),
+    "two networks by turns, an optimizer each": other(
+        others.Adversaries, under=(*OTHERS, "shard × tensor")
+    ),
+    "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
+    "a weight that is set from the first batch": other(
+        others.Centred,
+        cells={
+            **cells(("single", "tensor", "pipeline"), differs(result.RESUME)),
+            "ddp": differs(result.KEPT),
+            "fsdp": differs(result.MEAN),
+        },
+    ),
+    "a buffer of a rank's own samples": other(others.KeepsAQueue, cells=cells(SHARES, BECAME)),
+    "`all_gather` of rows, with gradients": other(
+        partial(others.Gathers, others.gathered),
+        cells=cells(SHARES, rejected("all_gather: ranks pass tensors of different shapes")),
+    ),
+    "a metric object that is called and logged by step": other(
+        others.LogsErrors, cells=cells(SHARES, differs(result.LOGGED))
+    ),
+    "metrics outside of modules, of an epoch, of a window": other(
+        others.Counts, cells=cells(SHARES, announced("running of a step is that of the first"))
+    ),
+    "noise that is drawn in a step": other(
+        others.AddsNoise, cells=cells((*SHARES, "pipeline"), differs(result.DRAWS))
+    ),
+    "a GRU that begins with a state of its own": other(
+        others.Recurrent, cells={**NO_LINEAR, "pipeline": LAYERS_OF_ONE}
+    ),
+    "weight_norm": other(others.NormedByWeight),
+    "pruned weights": other(others.Pruned),
+    "a network that returns a distribution": unstaged(others.OfADistribution, cells=NO_LINEAR),
+    "attentions and feed-forwards of all known names": network(
+        others.families, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
+    ),
+    "blocks with their sum inside": network(others.with_sums_inside),
+    "attentions of one projection, in several orders": other(others.OfOneProjection),
+    "an attention whose projection is stacked": network(
+        others.Stacked, under=UNSTAGED, cells={"tensor": differs(result.PLAN)}
+    ),
+    "an attention that knows its width": network(
+        others.one_block,
+        under=UNSTAGED,
+        cells={"tensor": rejected("holds only some of its heads or features")},
+    ),
+    "a convolution over positions": unstaged(
+        others.OfNeighbours,
+        cells={**NO_LINEAR, "context": differs(result.POSITIONS)},
+        under=(*UNSTAGED, "context"),
+    ),
+    "layers that change their weights when they are called": other(
+        others.ChangesWeights, cells=NO_LINEAR
+    ),
+    "weights that are assigned before each batch": other(others.AssignsWeights),
+    "a copy of a module in a step": unstaged(
+        others.Copies,
+        cells=cells(("fsdp", "tensor"), rejected("copies a module whose parameters are sharded")),
+    ),
+    "a penalty, added in place": unstaged(others.PenalizedInPlace, cells=SHARDED_TASK),
+    "a weight that is used outside of its module": unstaged(others.UsesAWeight, cells=SHARDED_TASK),
+    "Lightning's grad_norm in a hook": unstaged(others.LogsNorms, cells=SHARDED_TASK),
+    "Lightning's EMAWeightAveraging": unstaged(
+        others.Averaged, cells=SHARDED_TASK, under=("fsdp", "tensor")
+    ),
+    "a loss of slopes alone": unstaged(
+        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **SHARDED_TASK}
+    ),
+    "Lightning's BaseFinetuning": unstaged(others.Unfreezes, cells={"tensor": rejected(SHARDED)}),
+    "nn.Embedding(max_norm=...)": other(
+        others.ScalesRows, cells=cells(SHARES, rejected("scales the rows that it looks up"))
+    ),
+    "nn.Embedding(scale_grad_by_freq=True)": other(
+        partial(others.ScalesRows, scale_grad_by_freq=True),
+        cells=cells(
+            (*SHARES, "pipeline"), rejected("divides gradients by how often a batch looks up")
+        ),
+    ),
+    "parameters of the task that only some steps use": other(
+        others.UsesSome, cells={"ddp": SOME_PARAMETERS}
+    ),
+    "a task with ABC for its first base": other(
+        others.AbstractTask,
+        cells=cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
+    ),
+    "a weight that is logged": unstaged(others.LogsAWeight, cells=SHARDED_TASK),
+    "weights as arrays of NumPy": unstaged(others.ReadsNumbers, cells=SHARDED_TASK),
+    "histograms of weights": unstaged(others.DrawsHistograms, cells=SHARDED_TASK),
+    "weights that get other memory": other(
+        others.SetsWeights, cells={"ddp": differs(result.GRADIENTS), **SHARDED_TASK}
+    ),
+    "rows of a weight that are drawn": unstaged(
+        others.DrawsParts, cells=cells(("fsdp", "tensor"), rejected(IN_CONTEXT))
+    ),
+    "blocks with a line of their own in between": network(others.PlacedBetween, under=UNSTAGED),
+    "a batch that is skipped": unstaged(
+        others.SkipsABatch,
+        cells={
+            "single": announced("returned None, which skips a batch; if that is not meant"),
+            **cells(
+                (*SHARES, "tensor", "pipeline"), rejected("which skips a batch in one process")
+            ),
+        },
+    ),
+    "hooks of parameters": other(
+        others.ClampsByHooks,
+        cells={"ddp": differs(result.GRADIENTS), "fsdp": HOOKS, "tensor": HOOKS},
+    ),
+    "weights that are drawn once training begins": unstaged(others.Drawn),
+    "the same in `full_parameters`": other(others.DrawnFull),
+    "noise that is added to gradients": unstaged(others.Noise),
+    "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
+    "gradients and weights that are assigned, norms as numbers": unstaged(others.ByNumbers),
+    "gradients that are read before they are cleared": unstaged(others.BeforeZeroing),
+    "a fused optimizer": other(others.Fused),
+    "a gradient within the loss, by hand": unstaged(others.Slopes),
+    "a network that is called after its slopes": unstaged(others.OwnSlopes),
+    "an optimizer and a schedule of one's own": other(others.Own),
+    "an optimizer of one's own, by the norm of all": unstaged(
+        partial(others.Own, others.ByNorm), cells={"tensor": rejected(SHARDED)}
+    ),
+    "an optimizer that was made before the fit": other(others.MadeEarly),
+    "a teacher in inference mode": other(others.Taught),
+    "blocks that fill a cache": network(others.Cached, under=UNSTAGED),
+    "a hook that keeps what a layer returns": unstaged(others.Hooked),
+    "torch.func": unstaged(others.Mapped, cells={"ddp": SOME_PARAMETERS, **SHARDED_TASK}),
+}
+SECTIONS = {
+    "Data": OF_DATA,
+    "Steps, losses and optimizers": OF_STEPS,
+    "Tasks as others write them": OF_OTHERS,
+}
+CASES = {name: case for rows in SECTIONS.values() for name, case in rows.items()}

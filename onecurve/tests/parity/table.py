@@ -1,0 +1,109 @@
+"""Runs the cells of the table, and prints it as docs/exact.md.
+
+In onecurve/: PYTHONPATH=src:tests:tests/harness python tests/parity/table.py
+"""
+
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import warm_ranks
+from cases import CASES, SECTIONS, STRATEGIES, Case, Cell
+
+from onecurve.errors import user_error_behind
+from onecurve.machine import unchanged_environment
+from onecurve.testing import assert_parity
+from onecurve.wording import for_reader
+
+PAGE = Path(__file__).parents[2] / "docs/exact.md"
+START = "<!-- printed by tests/parity/table.py from cases.py -->\n"
+
+
+class Outcome(NamedTuple):
+    """What came of a cell: equal, rejected, differs or failed; its table or line; what was said."""
+
+    kind: str
+    text: str
+    said: str
+
+
+def outcomes(column: str, rows: Sequence[str]) -> dict[str, Outcome]:
+    """Cells of a column, in ranks that are there already."""
+    return {row: outcome(column, row) for row in rows}
+
+
+def outcome(column: str, row: str) -> Outcome:
+    case, (make, settings, devices) = CASES[row], STRATEGIES[column]
+    strategy = make(**{**settings, **case.settings.get(column, {})})
+
+    def data() -> Any:
+        made = case.data and case.data()
+        return made if case.validation is None else (made, case.validation())
+
+    options: dict[str, Any] = {"accelerator": "cpu", "devices": devices, "steps": 6, **case.trainer}
+    kind, text = "equal", ""
+    with redirect_stderr(StringIO()) as said:
+        try:
+            assert_parity(case.task, data, strategy=strategy, **options)
+        except AssertionError as table:
+            kind, text = "differs", str(table)
+        except Exception as error:
+            line = user_error_behind(error)
+            kind, text = ("rejected", str(line)) if line else ("failed", traceback.format_exc())
+    warm_ranks.end_groups()
+    lines = [line for line in said.getvalue().splitlines() if line.startswith("strategy=")]
+    return Outcome(kind, text, "\n".join(lines))
+
+
+def column_of(column: str, rows: Sequence[str]) -> dict[str, Outcome]:
+    """Cells of a column, in one go."""
+    if column in ("single", "dp"):
+        with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+            return outcomes(column, rows)
+    found: dict[str, Outcome] = warm_ranks.run(
+        "table.outcomes", (column, rows), processes=STRATEGIES[column][2]
+    )
+    return found
+
+
+def printed() -> str:
+    """All sections, a column a strategy, and behind them the reasons by number."""
+    reasons: dict[Cell, int] = {}
+    lines = []
+    for section, rows in SECTIONS.items():
+        lines += [f"## {section}", "", f"| | {' | '.join(STRATEGIES)} |"]
+        lines.append("|---" * (1 + len(STRATEGIES)) + "|")
+        for name, case in rows.items():
+            shown = [_shown(case, column, reasons) for column in STRATEGIES]
+            lines.append(f"| {name} | {' | '.join(shown)} |")
+        lines.append("")
+    lines += ["## What is said", ""]
+    lines += [
+        f"{number}. {cell.kind}: {for_reader(cell.words)}" for cell, number in reasons.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(case: Case, column: str, reasons: dict[Cell, int]) -> str:
+    if column not in case.under:
+        return ""
+    if cell := case.cells.get(column):
+        number = reasons.setdefault(cell, 1 + len(reasons))
+        return (
+            f"equal, {cell.kind} [{number}]" if cell.kind == "a line" else f"{cell.kind} [{number}]"
+        )
+    given = ", ".join(f"{key}={value!r}" for key, value in case.settings.get(column, {}).items())
+    return f"equal with `{given}`" if given else "equal"
+
+
+def write() -> None:
+    """Print the table into its page."""
+    text = PAGE.read_text(encoding="utf-8").partition(START)[0]
+    PAGE.write_text(text + START + "\n" + printed(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,307 @@
+"""Tasks as others write them, beside the table of tests/parity: lines of one rank, files."""
+
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+import warm_ranks
+from conftest import ROUNDING, Shared
+from lightning.pytorch import LightningModule, Trainer
+from others import (
+    WIDTH,
+    Averaged,
+    Cached,
+    Centred,
+    Copies,
+    Drawn,
+    DrawsHistograms,
+    Gathers,
+    Hooked,
+    Noise,
+    Normalized,
+    OfOneProjection,
+    OwnLoader,
+    PlacedBetween,
+    Samples,
+    Stranger,
+    Unfreezes,
+    families,
+    loaders,
+    reduced,
+)
+from several_fits import Case, SavesAtEnd, fits, fits_in_ranks, quiet_trainer
+from torch import nn
+from torch.utils.data import DataLoader
+from torchmetrics import MeanMetric
+
+import onecurve
+from onecurve.errors import UserError
+from onecurve.launch import agent
+from onecurve.strategies.tensor.families import ATTENTIONS
+from onecurve.strategies.tensor.plan import find_plan
+
+STRATEGIES = {
+    strategy.name: strategy
+    for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Tensor, onecurve.Pipeline)
+}
+
+
+class CallsAlone(Stranger):
+    def on_train_epoch_end(self) -> None:
+        if self.trainer.is_global_zero:
+            with torch.no_grad():
+                self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
+
+
+class CallsSometimes(Stranger):
+    """Unequally often on the ranks, as where it depends on what is in the samples."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        for _ in range(self.global_rank):
+            self.outputs(batch)
+        return super().training_step(batch, batch_idx)
+
+
+class LoadsItself(Stranger):
+    """Makes its loader once the ranks exist."""
+
+    def train_dataloader(self) -> Any:
+        return OwnLoader(divides=True)
+
+
+# What one rank alone notices.
+OF_ONE_RANK = ("one sample", "alone", "sometimes", "drawn", "noise", "cached", "hooked")
+LINES: dict[str, Any] = {
+    "one sample": (
+        Normalized,
+        "ddp",
+        "strategy=ddp: BatchNorm cannot compute statistics of one sample",
+        {"data": partial(DataLoader, Samples(), 3)},
+    ),
+    "a sample of all ranks": (
+        Normalized,
+        "ddp",
+        "strategy=ddp: BatchNorm cannot compute statistics of one sample",
+        {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True}
+        | {"limit_train_batches": 1.0},
+    ),
+    "synchronized by PyTorch's own layer": (
+        partial(Normalized, nn.SyncBatchNorm),
+        "ddp",
+        "strategy=ddp: PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and",
+        {},
+    ),
+    "reduce of uneven shares": (
+        partial(Gathers, reduced),
+        "ddp",
+        "reduce: ranks pass tensors of different shapes, [4, 6, 8] and [3, 6, 8], as when "
+        "they share a batch unevenly; self.trainer.strategy.all_samples(tensor) gathers a row",
+        {"data": partial(DataLoader, Samples(), 7)},
+    ),
+    **{
+        f"divided, {name}": (
+            LoadsItself,
+            name,
+            "strategy: OwnLoader yields different samples on some ranks; let it yield the same",
+            {"data": type(None)},
+        )
+        for name in ("ddp", "tensor")
+    },
+    "anomaly": (
+        Stranger,
+        "tensor",
+        "strategy=tensor: Stranger does with sharded weights",
+        {"detect_anomaly": True},
+    ),
+    "alone": (
+        CallsAlone,
+        "fsdp",
+        "strategy=fsdp: rank 0 calls CallsAlone in on_train_epoch_end (test_tasks_of_others.py:",
+        {},
+    ),
+    "sometimes": (
+        CallsSometimes,
+        "fsdp",
+        "a part of CallsSometimes: call it as often on all",
+        {},
+    ),
+    **{
+        name: (task, "pipeline", words, {})
+        for name, (task, words) in {
+            "copies layers": (Copies, "a module is copied whose layers are a pipeline"),
+            "averages layers": (Averaged, "onecurve.ExponentialMovingAverage"),
+            "unfreezes layers": (Unfreezes, "compares a weight or a gradient that another"),
+            "between": (
+                partial(Stranger, PlacedBetween),
+                "the blocks in model.blocks make the stages, and model.forward uses what passes "
+                "between",
+            ),
+            "histograms": (DrawsHistograms, "on_train_epoch_end (others.py:"),
+            "drawn": (Drawn, "reads, draws or compares a weight or a gradient that"),
+            "noise": (Noise, "on_before_optimizer_step (others.py:"),
+            "cached": (
+                partial(Stranger, Cached),
+                "calls one that changes what it is given",
+            ),
+            "hooked": (Hooked, "hooks of its layers (register_forward_hook) run on the rank"),
+        }.items()
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _warm_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
+
+
+def case(name: str) -> Case:
+    task, strategy, _, options = LINES[name]
+    short = {"data": partial(DataLoader, Samples(), 8), "limit_train_batches": 2, **options}
+    return task, STRATEGIES[strategy](timeout_seconds=8), short
+
+
+@pytest.fixture(scope="session")
+def outcomes(shared: Shared) -> Any:
+    cases = {name: case(name) for name in LINES if name not in OF_ONE_RANK}
+    return shared("tasks of others rejected", partial(fits_in_ranks, cases))
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_cannot_work_is_rejected_in_one_line(
+    name: str, outcomes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = outcomes.get(name)
+    if name in OF_ONE_RANK:
+        monkeypatch.undo()  # ranks that fail are not to be warm
+        task, strategy, options = case(name)
+        with pytest.raises(UserError) as refused:
+            onecurve.launch(fits, {"": (task, strategy, {**options, "is_alone": True})})
+        found = str(refused.value)
+    assert isinstance(found, str), "it was trained"
+    assert LINES[name][2] in found
+    assert "\n" not in found
+    assert "strategy=" in found
+
+
+def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str = "ddp") -> str:
+    """What is printed in a fit, with a checkpoint at its end."""
+    options: dict[str, Any] = {"data": data or partial(DataLoader, Samples(), 8)}
+    with redirect_stderr(StringIO()) as said, TemporaryDirectory() as folder:
+        options["callbacks"] = [SavesAtEnd(Path(folder) / "end.ckpt")]
+        found = fits({"": (task, STRATEGIES[name](), options)})
+    assert not isinstance(found[""], str)
+    return said.getvalue()
+
+
+def test_a_line_is_said_once() -> None:
+    run = partial(warm_ranks.run, "test_tasks_of_others.said_in_fit", processes=2)
+    for name in ("ddp", "fsdp"):
+        line = f"strategy={name}: model.0.shift of Centred became different ones on each rank"
+        assert run((Centred, None, name)).count(line) == 1
+    line = "strategy=ddp: every rank computes every batch of OwnLoader"
+    assert run((Stranger, OwnLoader)).count(line) == 1
+
+
+def test_batchnorm_on_a_single_sample_is_rejected() -> None:
+    one: Case = (Normalized, onecurve.DP(), {"data": partial(DataLoader, Samples(), 3)})
+    line = "strategy=dp: BatchNorm cannot compute statistics of one"
+    assert line in onecurve.launch(fits, {"": one}, devices=1)[""]
+
+
+def fit_of_the_other_package(trains: str) -> None:
+    import pytorch_lightning as other
+
+    class Task(other.LightningModule):
+        pass
+
+    trainer = other.Trainer if trains == "pytorch_lightning" else Trainer
+    trainer(accelerator="cpu", devices=2, strategy=onecurve.DDP(), logger=False).fit(Task())
+
+
+@pytest.mark.parametrize("trains", ["lightning", "pytorch_lightning"])
+def test_modules_of_the_other_lightning_package_are_rejected(
+    trains: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"write import lightning\.pytorch as pl instead"):
+        onecurve.launch(fit_of_the_other_package, trains, devices=2)
+
+
+def test_all_families_are_sharded() -> None:
+    task = Stranger(families)
+    plan = find_plan(task, {"": task}, None, 2)
+    layers = {name for name, part in task.named_modules() if isinstance(part, nn.Linear)}
+    assert layers <= plan.keys()
+    assert sum(style == "rowwise" for style in plan.values()) == 2 * len(ATTENTIONS)
+
+
+def test_groups_that_a_callback_added_are_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "unfrozen.ckpt"
+
+    def fit_on(epochs: int, strategy: Any) -> Unfreezes:
+        options = {"max_epochs": epochs, "num_sanity_val_steps": 0}
+        trainer = quiet_trainer(strategy, precision="64-true", **options)
+        task = Unfreezes()
+        trainer.fit(task, *loaders(), ckpt_path=file if file.exists() else None)
+        trainer.save_checkpoint(file) if not file.exists() else None
+        return task
+
+    fit_on(2, "auto")
+    plain, single = fit_on(3, "auto"), fit_on(3, onecurve.Single())
+    # Lightning reads a checkpoint into a network of float32, before it makes that float64.
+    torch.testing.assert_close(plain.state_dict(), single.state_dict(), rtol=0, atol=1e-6)
+    assert not torch.equal(plain.scale_by.weight, torch.ones_like(plain.scale_by.weight))
+
+
+class KeepsItsMetrics(Stranger):
+    """Among its hyperparameters, and in a checkpoint, as pytorch-forecasting's models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = MeanMetric()
+        self.save_hyperparameters({"width": WIDTH, "deep": {"metrics": [self.metric]}})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["special"] = {"metric": self.metric}
+
+
+def saved(
+    path: Path,
+    task: Callable[[], LightningModule],
+    strategy: Any,
+    epochs: int = 1,
+    resumed: Path | None = None,
+) -> None:
+    devices = 1 if strategy == "auto" or strategy.name == "single" else 2
+    options = {"devices": devices, "precision": "64-true", "max_epochs": epochs}
+    trainer = quiet_trainer(strategy, **options)
+    torch.manual_seed(0)
+    trainer.fit(task(), loaders()[0], ckpt_path=resumed)
+    trainer.save_checkpoint(path)
+
+
+def test_a_metric_in_a_checkpoint_has_no_group_of_ranks(tmp_path: Path) -> None:
+    onecurve.launch(saved, tmp_path / "one.ckpt", KeepsItsMetrics, onecurve.Tensor(), devices=2)
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=False)
+    assert checkpoint["special"]["metric"].process_group is None
+    assert checkpoint["hyper_parameters"] == {"width": WIDTH}
+
+
+def test_a_checkpoint_holds_one_projection_as_it_was(tmp_path: Path) -> None:
+    """The rows in their own order; one process goes on where two were, and two where one was."""
+    plain, half, single, two = (tmp_path / name for name in ("plain", "half", "single", "two"))
+    saved(plain, OfOneProjection, "auto", 3)
+    onecurve.launch(saved, half, OfOneProjection, onecurve.Tensor(), devices=2)
+    saved(single, OfOneProjection, onecurve.Single(), 2, half)
+    onecurve.launch(saved, two, OfOneProjection, onecurve.Tensor(), 3, single, devices=2)
+    expected, found = (torch.load(file, weights_only=True) for file in (plain, two))
+    assert [*found["state_dict"]] == [*expected["state_dict"]]
+    torch.testing.assert_close(found["state_dict"], expected["state_dict"], rtol=0, atol=ROUNDING)
+    of_adam, expected_of_adam = (each["optimizer_states"][0]["state"] for each in (found, expected))
+    torch.testing.assert_close(of_adam, expected_of_adam, rtol=0, atol=ROUNDING)
