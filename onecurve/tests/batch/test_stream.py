@@ -100,36 +100,6 @@ def test_workers_end_with_their_loader() -> None:
         gc.enable()
 
 
-class Lazy(IterableDataset[Any]):
-    """Reads what its rank keeps."""
-
-    def __init__(self) -> None:
-        self.part = (0, 1, 1)
-        self.read = 0
-
-    def keep(self, *part: int) -> None:
-        self.part = (part[0], part[1], part[2])
-
-    def __iter__(self) -> Iterator[Any]:
-        start, stop, size = self.part
-        for number in range(22):
-            is_kept = start <= number % size < stop
-            self.read += is_kept
-            yield torch.tensor(float(number)) if is_kept else None
-
-
-def test_a_stream_may_skip_samples_of_other_ranks() -> None:
-    seen, read = [], []
-    for rank in range(2):
-        loader = DataLoader(Lazy(), 5, drop_last=True)
-        part = StreamLoader(loader, rank=rank, num_replicas=2, training=True)
-        seen.append(epochs(part, (0,)))
-        read.append(part.dataset.read)
-    batches = [[*first, *second] for first, second in zip(*seen, strict=True)]
-    assert batches == [[float(n) for n in range(first, first + 5)] for first in (0, 5, 10, 15)]
-    assert read == [14, 8]
-
-
 def test_batches_of_a_stream_are_shared_by_rows_or_rejected() -> None:
     loader = DataLoader(Whole(), None)
     (whole,), parts = shares(loader, 1), shares(loader, 2)

@@ -170,13 +170,14 @@ def counted(
     resume: Path | None,
     *callbacks: L.Callback,
     steps: int = -1,
+    epochs: int = 1,
     save: Path | None = None,
 ) -> dict[str, float]:
     """What the last epoch has logged."""
     strategy, devices = STRATEGIES[name]
     torch.manual_seed(1)
     trainer = quiet_trainer(
-        strategy(), devices, max_epochs=1, max_steps=steps, callbacks=list(callbacks),
+        strategy(), devices, max_epochs=epochs, max_steps=steps, callbacks=list(callbacks),
         precision="64-true",
     )  # fmt: skip
     rows = torch.tensor([9.0, 9, 7, 9, 8, 0, 3, 0, 0, 1], dtype=torch.float64)[:, None]
@@ -208,3 +209,17 @@ def test_an_epoch_counts_what_it_had_counted(tmp_path: Path, hook: str, batch: i
 def test_an_epoch_that_max_steps_ended_counts_on(tmp_path: Path) -> None:
     counted("single", None, steps=2, save=tmp_path / "two.ckpt")
     assert counted("single", tmp_path / "two.ckpt") == counted("single", None)
+
+
+def two_epochs(name: str, resume: Path | None) -> dict[str, float]:
+    return counted(name, resume, epochs=2)
+
+
+def test_ranks_end_an_epoch_that_one_process_has_trained_and_begin_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "one.ckpt"
+    counted("single", None, Saves(file, "on_validation_end", 0))
+    in_ranks = partial(warm_ranks.run, "test_resumed_epochs.two_epochs", processes=2)
+    whole = two_epochs("single", None)
+    assert in_ranks(("ddp", file)) == pytest.approx(whole, rel=1e-11)
+    last_of_the_first = partial(warm_ranks.run, "test_resumed_epochs.counted", processes=2)
+    assert last_of_the_first(("ddp", file)) == pytest.approx(counted("single", None), rel=1e-11)

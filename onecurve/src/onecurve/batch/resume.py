@@ -33,7 +33,7 @@ from ..compat.of_lightning import (
     resume_plateaus,
     validation_is_due,
 )
-from ..compat.of_results import log_the_rest
+from ..compat.of_results import the_rest_logged
 from ..compat.patching import replaced
 from ..errors import UserError
 from .frozen import freeze_alike, frozen_parts
@@ -257,10 +257,10 @@ class TrainingEpochs:
 
     def _epoch_ends(self) -> None:
         """Replaces `on_advance_end` of Lightning's fit loop."""
-        log_the_rest(self.trainer)
         if not is_epoch_at_its_end(self.trainer):
             self._cut_short = self.state()
-        self._on_advance_end()
+        with the_rest_logged(self.trainer):
+            self._on_advance_end()
 
     def state(self) -> dict[str, Any]:
         """The state of the fit loop, and what a resume needs beside it, as plain data."""

@@ -80,7 +80,7 @@ OF_VALUES = {"max": torch.maximum, "min": torch.minimum}
 
 
 def _shared(of_ranks: list[Logged], rank: int) -> Logged:
-    """What all ranks had logged, on the first of now; on the others, nothing under each name."""
+    """What all ranks had logged, on the first of now; on the others nothing, of the same type."""
     shared: Logged = {}
     for logged in of_ranks:
         for key, entry in logged.items():
@@ -92,7 +92,17 @@ def _shared(of_ranks: list[Logged], rank: int) -> Logged:
             shared[key] = {**entry, "state": {name: add(a, b) for name, a, b in both}}
     if rank == 0:
         return shared
-    return {key: {**entry, "state": {}} for key, entry in shared.items() if not entry["sync"][1]}
+    others = {key: entry for key, entry in shared.items() if not entry["sync"][1]}
+    return {key: {**entry, "state": _nothing(entry)} for key, entry in others.items()}
+
+
+def _nothing(entry: dict[str, Any]) -> dict[str, Tensor]:
+    """The state in which a value changes nothing in the reduction."""
+    neutral = {"max": -torch.inf, "min": torch.inf}.get(entry["reduce_fx"], 0)
+    zeros = {name: torch.zeros_like(value) for name, value in entry["state"].items()}
+    if "value" in zeros and neutral:
+        zeros["value"] = torch.full_like(zeros["value"], neutral)
+    return zeros
 
 
 def _states(

@@ -2,9 +2,7 @@
 
 Exact: the batches are those of one process, also with worker processes. A rank takes its share of
 each batch before collating it, so every rank pays for reading the full stream, but not for
-collating and moving it. To skip reading as well, give the data set a method ``keep(start, stop,
-size)`` and the loader ``drop_last=True``: out of every `size` samples that a process reads, the
-data set may then yield None for all but those from `start` to `stop`.
+collating and moving it.
 Requires: a stream that yields the same samples on every rank; the first batch is compared.
 Resumes inside an epoch at once if the data set has `state_dict` and `load_state_dict` and is read
 in this process, or if the loader has them, like torchdata's StatefulDataLoader; else batches that
@@ -51,17 +49,12 @@ class StreamLoader(SharedLoader):
         vars(source).update(_iterator=None)
         if loader.batch_size is not None:
             source.collate_fn = CollateShare(loader.collate_fn, rank, num_replicas)
-        keeps = loader.drop_last and hasattr(dataset, "keep")
-        if keeps and loader.batch_size is not None:
-            part = part_of(loader.batch_size, rank, num_replicas)
-            dataset.keep(part.start, part.stop, loader.batch_size)
         keeper: Any = None
         if training and is_stateful(loader):
             keeper = source
         elif training and is_stateful(dataset) and loader.num_workers == 0:
             keeper = dataset
-        vars(self).update(_source=source, _keeps=keeps, _keeper=keeper, training=training)
-        vars(self).update(_is_short=False)
+        vars(self).update(_source=source, _keeper=keeper, training=training, _is_short=False)
         self._reset(0)
 
     def _reset(self, epoch: int, batches: int = 0, put: Any = None) -> None:
@@ -149,7 +142,7 @@ class StreamLoader(SharedLoader):
             batch, total = cut_rows(read, self.rank, self.num_replicas, name)
             number = fingerprint(read) if is_first else 0
         if is_first:
-            self.fingerprint = 0 if self._keeps else number
+            self.fingerprint = number
         return batch, total
 
     def trained(self, batch_idx: int) -> None:

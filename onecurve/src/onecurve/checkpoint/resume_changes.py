@@ -22,7 +22,6 @@ from ..optim.optimizers import KERNELS
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lrs", "_last_lr")
 # Keys of a group that a resumed run may change; the length of a schedule follows from the Trainer.
 FREE = {"optimizer": ("lr", *KERNELS), "scheduler": ()}
-NEW_RUN = "leave it out, or start a new run from the weights: init=CHECKPOINT"
 
 
 def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -62,24 +61,19 @@ def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Reject changes that would have no effect, or make another run of it."""
     if not before:  # a plain script's checkpoint has no configuration
         return
-    old, new = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
-    if old != new:
-        raise UserError(
-            f"scheduler: the run was started with {old}, and {new} cannot take over from it; leave "
-            "scheduler as it was, or start a new run from the weights: init=CHECKPOINT"
-        )
+    changed = [("seed", before.get("seed"), config.get("seed"))] if "seed" in before else []
+    was, now = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
+    changed.append(("scheduler", was, now))
     for name, free in FREE.items():
-        for key, old, new in _changed(before, config, name):
-            if key not in free:
-                raise UserError(
-                    f"{name}.{key}={new}: the run was started with {old}, and a resumed run may "
-                    f"change optimizer.lr alone; {NEW_RUN}"
-                )
-    if "seed" in before and before["seed"] != config.get("seed"):
-        raise UserError(
-            f"seed={config.get('seed')}: the run was started with seed={before['seed']}, which "
-            f"determines the order of its samples; {NEW_RUN}"
-        )
+        settings = _changed(before, config, name)
+        changed += [(f"{name}.{key}", old, new) for key, old, new in settings if key not in free]
+    for key, old, new in changed:
+        if old != new:
+            raise UserError(
+                f"{key}={new}: the run was started with {old}, and a resumed run may change "
+                "optimizer.lr and arguments of callbacks alone; leave it out, or start a new run "
+                "from the weights: init=CHECKPOINT"
+            )
 
 
 def scale_rates(holder: dict[str, Any], *factors: float) -> None:

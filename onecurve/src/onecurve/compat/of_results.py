@@ -3,7 +3,9 @@
 Lightning's checkpoints do not hold it, so that a resumed epoch counts its remaining batches alone.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -57,21 +59,31 @@ def log_after(trainer: Trainer, earlier: Logged) -> None:
     trainer.fit_loop.epoch_loop._results = _Resumed(earlier)
 
 
-def log_the_rest(trainer: Trainer) -> None:
-    """At the end of a resumed epoch, log what only its batches before the resume had logged."""
+@contextmanager
+def the_rest_logged(trainer: Trainer) -> Iterator[None]:
+    """Log what only batches before the resume had logged, while a resumed epoch ends.
+
+    Ranks have shares of it whatever the strategy of the run before, in which it was logged.
+    """
     results: Any = trainer.fit_loop.epoch_loop._results
-    for key, entry in list(getattr(results, "earlier", {}).items()):
+    shares = cast(Any, trainer.strategy).data_parallel_size > 1
+    earlier = dict(getattr(results, "earlier", {}))
+    for key, entry in earlier.items():
         options = {name: entry[name] for name in ("reduce_fx", *ARGUMENTS)}
         meta = _Metadata(**options)
         should, rank_zero_only = entry["sync"]
         reduce = trainer.strategy.reduce
-        meta.sync = _Sync(_should=should, fn=reduce, rank_zero_only=rank_zero_only)
+        meta.sync = _Sync(_should=should or shares, fn=reduce, rank_zero_only=rank_zero_only)
         attribute = meta.metric_attribute
         results[key] = metric = _ResultMetric(meta, is_tensor=attribute is None)
         if attribute is not None:
             metric.value = trainer.lightning_module.get_submodule(attribute)
         metric._update_count = 1
         metric.to(trainer.strategy.root_device)
+    yield
+    # The next epoch logs it as this run does.
+    for key in earlier:
+        results.pop(key, None)
 
 
 def metrics_of(module: LightningModule) -> dict[str, Metric]:
