@@ -188,7 +188,8 @@ OF_STEPS = {
     "layers that are thawed later": Case(tasks.Thawed),
     "layers that are frozen later": Case(tasks.FrozenLater),
     "every other optimizer of torch.optim": Case(
-        tasks.ManyOptimizers, cells={"pipeline": LAYERS_OF_ONE}
+        tasks.ManyOptimizers,
+        cells={"pipeline": rejected("calls one without what the one before has returned")},
     ),
     "Adafactor": Case(partial(tasks.Optimized, "Adafactor"), cells=ONE_OPTIMIZER),
     "LBFGS": Case(
