@@ -55,7 +55,7 @@ STEPS, BATCH = 6, 8
 
 def pipeline(schedule: Any, row: Row) -> Any:
     """Of two stages or more."""
-    return onecurve.Pipeline(schedule, 2, timeout_seconds=60)
+    return onecurve.Pipeline(schedule=schedule, microbatches=2, timeout_seconds=60)
 
 
 class Column(NamedTuple):

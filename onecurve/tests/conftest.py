@@ -1,6 +1,8 @@
 """Runs the commands of a small project of the tests' own, `project/`."""
 
+import copy
 import gc
+import io
 import os
 import pickle
 import re
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from omegaconf import OmegaConf
 
 from onecurve.torch_versions import too_old
 
@@ -46,6 +49,25 @@ from onecurve.testing.runs import Cli, Outcome, column, jobs_of, largest_differe
 __all__ = ["Cli", "Outcome", "column", "jobs_of", "largest_difference", "run_directories"]
 
 pytest_plugins = ["onecurve.testing.fixtures"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _files_are_read_once() -> Iterator[None]:
+    """Reading files is half of a short test, and hundreds of them are composed."""
+    load, known = OmegaConf.load, {}
+
+    def loaded(file: Any) -> Any:
+        if not hasattr(file, "read"):
+            return load(file)
+        text = file.read()
+        if text not in known:
+            known[text] = load(io.StringIO(text))
+        return copy.deepcopy(known[text])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OmegaConf, "load", loaded)
+        yield
+
 
 # A network and data that train in a moment; added before what a test asks for.
 TINY = (

@@ -25,6 +25,7 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    Protocol,
     Self,
     TypeVar,
     Union,
@@ -33,7 +34,7 @@ from typing import (
 )
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from .errors import nearest, no_such_key
@@ -41,6 +42,22 @@ from .errors import nearest, no_such_key
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
 WITHIN: dict[Any, Callable[[float, float], bool]] = {Gt: gt, Ge: ge, Le: le, Lt: lt}
+
+
+class Run(Protocol):
+    """What rules of combinations may ask of a run: `onecurve.app.composed_run.ComposedRun`."""
+
+    strategy: str
+    accelerator: str
+    one_process: bool
+    devices: int
+    num_nodes: int
+    world_size: int
+    batch_size: int | None
+
+    def get(self, key: str, default: Any = None) -> Any: ...
+
+    def has(self, callback: str) -> bool: ...
 
 
 class Config(BaseModel):
@@ -58,6 +75,15 @@ class Config(BaseModel):
             key: The key of the object in the configuration, such as "callbacks.swa".
         """
         yield from ()
+
+    def given(self) -> dict[str, Any]:
+        """The values that are not defaults, by their names in a configuration."""
+        known = {
+            field.alias or name: getattr(self, name)
+            for name, field in type(self).model_fields.items()
+            if name in self.model_fields_set
+        }
+        return known | (self.model_extra or {})
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> "Checked[Self]":
@@ -156,6 +182,12 @@ class Words:
 
     words: str
     example: Any
+
+
+Count = Annotated[int, Field(ge=1)]
+Time = Annotated[
+    str, Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"), Words("days:hours:minutes:seconds", "00:12:00:00")
+]
 
 
 def missing(value: str) -> str | None:

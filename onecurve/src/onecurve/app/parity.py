@@ -10,7 +10,6 @@ from ..launch.context import DIFFERS, RunContext
 from ..parity.runs import Comparison, compare_in_rank, short_run
 from .run import record
 from .run.instantiate import build, build_group, build_task, trainer_errors
-from .run.record import invocation
 from .run.trainer import arguments_of, strategy_of
 
 
@@ -30,15 +29,10 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
         found = compare_in_rank(Comparison(partial(build_task, cfg), make_data, *chosen))
     if not found.rows:  # not the first rank
         return {}
-    table, picture = found.table(), run_dir / "parity.html"
+    table = found.table()
     (run_dir / "parity.txt").write_text(table + "\n")
     record.finished(run_dir, {"strategy": cfg.strategy.name, "equal": found.equal})
     print(table)
-    try:
-        found.draw(picture)
-        print(f"Picture: {invocation().short(picture)}")
-    except ModuleNotFoundError as error:
-        print(f"parity.html: needs {error.name}; the extra `sweep` of onecurve installs it")
     if found.equal:
         return {}
     kinds = " and ".join(found.kinds)

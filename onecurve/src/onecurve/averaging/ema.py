@@ -4,8 +4,10 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from ..arguments import configured_by
 from ..compat.of_lightning import callbacks_of
 from .average import Averaging
+from .options import ExponentialMovingAverageOptions
 
 
 class ExponentialMovingAverage(Averaging):
@@ -15,17 +17,17 @@ class ExponentialMovingAverage(Averaging):
     weights of training. Buffers, such as BatchNorm statistics, are not averaged. Training itself
     does not use the average.
 
-    Args:
-        decay: The share of the average that remains after a step. The first steps use less: after
-            n steps at most (1 + n) / (10 + n), as in TensorFlow's ExponentialMovingAverage.
+    After n steps at most (1 + n) / (10 + n) of the average remain, as in TensorFlow's
+    ExponentialMovingAverage. The argument is described in `ExponentialMovingAverageOptions`.
     """
 
     # A fit without such a callback resumes from the live weights: see `CallbackAPI`.
     keeps_live_weights = True
 
-    def __init__(self, decay: float = 0.999) -> None:
+    @configured_by(ExponentialMovingAverageOptions, "callbacks.ema")
+    def __init__(self, options: ExponentialMovingAverageOptions) -> None:
         super().__init__()
-        self.decay = decay
+        self.decay = options.decay
         self._restored: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

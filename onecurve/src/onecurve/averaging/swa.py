@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,12 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..arguments import configured_by
 from ..compat.of_torch import BatchNorm
 from ..errors import UserError
 from ..optim.steps import steps_done, steps_in_all
 from .average import Averaging
+from .options import StochasticWeightAveragingOptions
 
 
 class StochasticWeightAveraging(Averaging):
@@ -27,40 +29,24 @@ class StochasticWeightAveraging(Averaging):
     Lightning's callback averages the weights at the start of epochs, and makes an extra step for
     BatchNorm.
 
-    Args:
-        file: Where the average is saved, in the format of every checkpoint.
-        start: When averaging starts: a share of the run (0.75), or a number of epochs (10).
-        every_n_steps: Average after this number of optimizer steps; None for the end of each epoch.
-        lr: Learning rate from then on; None leaves it to the scheduler. If parameter groups have
-            different learning rates, it is that of the first, and the others keep their ratio.
-        anneal_epochs: Epochs in which the learning rate is annealed to `lr`.
-        annealing: "cosine" or "linear".
-        validate: Validate the average, once there is one, instead of the weights of training. Each
-            time the training set passes through the network for BatchNorm. The weights in
-            checkpoints are still those of training.
+    The arguments are described in `StochasticWeightAveragingOptions`. Where parameter groups have
+    different learning rates, `lr` is that of the first, and the others keep their ratio. With
+    `validate`, the weights in checkpoints are still those of training.
 
     Attributes:
         final_weights: The file, once it is written; the final test takes it.
     """
 
-    def __init__(
-        self,
-        file: str,
-        start: float = 0.75,
-        every_n_steps: int | None = None,
-        lr: float | None = None,
-        anneal_epochs: float = 1,
-        annealing: Literal["cosine", "linear"] = "cosine",
-        validate: bool = False,
-    ) -> None:
+    @configured_by(StochasticWeightAveragingOptions, "callbacks.swa")
+    def __init__(self, options: StochasticWeightAveragingOptions) -> None:
         super().__init__()
-        self.file = file
-        self.start = start
-        self.every_n_steps = every_n_steps
-        self.lr = lr
-        self.anneal_epochs = anneal_epochs
-        self.annealing = annealing
-        self.validate = validate
+        self.file = options.file
+        self.start = options.start
+        self.every_n_steps = options.every_n_steps
+        self.lr = options.lr
+        self.anneal_epochs = options.anneal_epochs
+        self.annealing = options.annealing
+        self.validate = options.validate_average
         self.final_weights: str | None = None
         self._lrs: list[list[float]] = []
         self._restored: tuple[dict[str, Any], int] | None = None

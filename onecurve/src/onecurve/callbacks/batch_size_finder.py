@@ -6,9 +6,11 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder
 
+from ..arguments import configured_by
 from ..batch.random import kept_state
 from ..compat.of_lightning import loaders_of, set_loaders
 from ..errors import say
+from .options import BatchSizeSearchOptions
 
 
 class BatchSizeSearch(BatchSizeFinder):
@@ -17,13 +19,13 @@ class BatchSizeSearch(BatchSizeFinder):
     It stops at ``largest``: on a CPU, running out of memory cannot be caught.
     """
 
-    def __init__(
-        self, first: int = 32, largest: int = 8192, steps: int = 3, apply: bool = False
-    ) -> None:
+    @configured_by(BatchSizeSearchOptions, "callbacks.batch_size_finder")
+    def __init__(self, options: BatchSizeSearchOptions) -> None:
         # Lightning's does not try its `max_val`.
-        super().__init__("power", steps, init_val=first, max_val=2 * largest)
+        largest = options.largest
+        super().__init__("power", options.steps, init_val=options.first, max_val=2 * largest)
         self.largest = largest
-        self.apply = apply
+        self.apply = options.apply
         self.final_facts: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

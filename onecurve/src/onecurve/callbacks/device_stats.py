@@ -8,8 +8,10 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from .. import machine
+from ..arguments import configured_by
 from ..optim.steps import steps_done
 from ..strategies.mesh.ranks import each_rank_has
+from .options import DeviceStatsOptions
 
 
 class DeviceStats(Callback):
@@ -20,8 +22,9 @@ class DeviceStats(Callback):
     ``cpu_percent`` is the processor time of the process, 100 for one core.
     """
 
-    def __init__(self, every_n_steps: int = 50) -> None:
-        self.every_n_steps = every_n_steps
+    @configured_by(DeviceStatsOptions, "callbacks.device_stats")
+    def __init__(self, options: DeviceStatsOptions) -> None:
+        self.every_n_steps = options.every_n_steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._before = time.perf_counter(), time.process_time()

@@ -1,10 +1,13 @@
 """Stops when a metric no longer improves, judged by the newest validation."""
 
-from typing import Any, Literal
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping as LightningsOwn
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+
+from ..arguments import configured_by
+from .options import EarlyStoppingOptions
 
 
 class EarlyStopping(LightningsOwn):
@@ -14,8 +17,9 @@ class EarlyStopping(LightningsOwn):
     ran out; and a run that is resumed meanwhile would not stop.
     """
 
-    def __init__(self, monitor: str, mode: Literal["min", "max"] = "min", **options: Any) -> None:
-        super().__init__(monitor, mode=mode, **options)
+    @configured_by(EarlyStoppingOptions, "callbacks.early_stopping")
+    def __init__(self, options: EarlyStoppingOptions) -> None:
+        super().__init__(**options.given())
         self._requests_stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

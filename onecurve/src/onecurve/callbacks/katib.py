@@ -9,8 +9,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
+from ..arguments import configured_by
 from ..compat.of_lightning import results_of
 from ..errors import say
+from .options import KatibMetricsOptions
 
 
 class KatibMetrics(Checkpoint):
@@ -24,8 +26,9 @@ class KatibMetrics(Checkpoint):
     Lightning calls a callback of this base class after the task's own `on_train_epoch_end`.
     """
 
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
+    @configured_by(KatibMetricsOptions, "callbacks.katib")
+    def __init__(self, options: KatibMetricsOptions) -> None:
+        self.file = Path(options.file)
         self._waiting = b""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 
+from ..arguments import configured_by
 from ..checkpoint.resume_changes import scale_rates
 from ..errors import say
 from ..figures import new_figure
+from .options import LearningRateRangeTestOptions
 
 SKIPPED_AT_THE_START = 5
 STOP_AT = 4.0  # times the smallest loss: where the range test ends early
@@ -27,12 +29,12 @@ class LearningRateRangeTest(LearningRateFinder):
     others keep their ratio.
     """
 
-    def __init__(
-        self, file: str, min_lr: float, max_lr: float, steps: int = 100, apply: bool = False
-    ) -> None:
-        super().__init__(min_lr, max_lr, steps, early_stop_threshold=STOP_AT, update_attr=False)
-        self.file = file
-        self.apply = apply
+    @configured_by(LearningRateRangeTestOptions, "callbacks.lr_finder")
+    def __init__(self, options: LearningRateRangeTestOptions) -> None:
+        rates = (options.min_lr, options.max_lr)
+        super().__init__(*rates, options.steps, early_stop_threshold=STOP_AT, update_attr=False)
+        self.file = options.file
+        self.apply = options.apply
         self.final_facts: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

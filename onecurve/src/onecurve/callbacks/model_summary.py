@@ -6,8 +6,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelSummary
 from rich.table import Table
 
+from ..arguments import configured_by
 from ..compat.of_lightning import LayersAlone
 from ..errors import plain_console
+from .options import LayerTableOptions
 
 
 class LayerTable(ModelSummary):
@@ -16,6 +18,10 @@ class LayerTable(ModelSummary):
     So the network is not called, which may fail before training: Lightning calls it with a task's
     `example_input_array` as it is, in single precision.
     """
+
+    @configured_by(LayerTableOptions, "callbacks.model_summary")
+    def __init__(self, options: LayerTableOptions) -> None:
+        super().__init__(options.max_depth, **(options.model_extra or {}))
 
     def _summary(self, trainer: Trainer, pl_module: LightningModule) -> LayersAlone:
         return LayersAlone(pl_module, max_depth=self._max_depth)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ..arguments import configured_by
 from ..compat.of_torch import tensor_leaves, tree_map_only
 from ..errors import UserError
 from ..optim.steps import steps_done
+from .options import NanGuardOptions
 
 
 class Finding(NamedTuple):
@@ -41,10 +43,11 @@ class NanGuard(Callback):
         UserError: In the step, on every rank.
     """
 
-    def __init__(self, file: str, checkpoint: str, every_n_steps: int = 1) -> None:
-        self.file = Path(file)
-        self.checkpoint = checkpoint
-        self.every_n_steps = every_n_steps
+    @configured_by(NanGuardOptions, "callbacks.nan_guard")
+    def __init__(self, options: NanGuardOptions) -> None:
+        self.file = Path(options.file)
+        self.checkpoint = options.checkpoint
+        self.every_n_steps = options.every_n_steps
         self._batch: Any = None
         self._loss: Tensor | None = None
 

@@ -13,8 +13,10 @@ from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..arguments import configured_by
 from ..compat.patching import replaced
 from ..optim.steps import steps_done
+from .options import ThroughputOptions
 
 FETCHING = "].train_dataloader_next"
 SECTIONS = ("data", "step", "validation", "checkpoint")
@@ -33,8 +35,9 @@ class Throughput(Callback):
     whose peak Lightning knows.
     """
 
-    def __init__(self, every_n_steps: int = 50) -> None:
-        self.every_n_steps = every_n_steps
+    @configured_by(ThroughputOptions, "callbacks.throughput")
+    def __init__(self, options: ThroughputOptions) -> None:
+        self.every_n_steps = options.every_n_steps
         self.final_facts: dict[str, float] = {}
         self._flops_a_sample = 0.0
         self._clock = Stopwatch()

@@ -7,7 +7,9 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
+from ..arguments import configured_by
 from ..errors import UserError
+from .options import StopAfterOptions
 
 
 class StopAfter(Timer):
@@ -20,9 +22,10 @@ class StopAfter(Timer):
         UserError: At the start, if the time of a resumed run is used up.
     """
 
-    def __init__(self, duration: str) -> None:
-        super().__init__(duration, verbose=False)
-        self.duration = duration
+    @configured_by(StopAfterOptions, "callbacks.timer")
+    def __init__(self, options: StopAfterOptions) -> None:
+        super().__init__(options.duration, verbose=False)
+        self.duration = options.duration
         self._is_over = False
 
     def on_fit_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:

@@ -9,8 +9,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from ..arguments import configured_by
 from ..compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
 from ..optim.steps import steps_done
+from .options import BestAndLastOptions
 from .remote import LAST, is_address, reject_unwritable
 
 
@@ -24,27 +26,20 @@ class BestAndLast(ModelCheckpoint):
 
     Either of the two classes loads the state that the other saved.
 
-    Args:
-        arguments: Those of ModelCheckpoint, by position or by name. The filename "best" gains the
-            epoch and the step where `save_top_k` keeps more than one.
-        last_every_n_steps: Optimizer steps between two last.ckpt; None for none.
-        last_every_minutes: Minutes between two last.ckpt; None for none.
-        options: Further arguments of ModelCheckpoint.
+    The arguments are those of ModelCheckpoint and two more, described in `BestAndLastOptions`. The
+    filename "best" gains the epoch and the step where `save_top_k` keeps more than one.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        last_every_n_steps: int | None = None,
-        last_every_minutes: float | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(*arguments, **options)
+    @configured_by(BestAndLastOptions, "callbacks.checkpoint")
+    def __init__(self, options: BestAndLastOptions) -> None:
+        ours = ("last_every_n_steps", "last_every_minutes")
+        given = options.given()
+        super().__init__(**{name: value for name, value in given.items() if name not in ours})
         if self.filename == "best" and self.save_top_k not in (0, 1):
             named = self.auto_insert_metric_name
             self.filename = "best-{epoch}-{step}" if named else "best-epoch{epoch}-step{step}"
-        self.last_every_n_steps = last_every_n_steps
-        self.last_every_minutes = last_every_minutes
+        self.last_every_n_steps = options.last_every_n_steps
+        self.last_every_minutes = options.last_every_minutes
         self._last_saved = time.monotonic()
         self._last_saved_at = 0
         self._measured_at: int | None = None

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import hydra._internal.defaults_list as defaults_list
 from hydra import version
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -22,8 +21,7 @@ from hydra.core.utils import run_job
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-# `testing.fixtures` replaces a function of defaults_list for tests.
-__all__ = ["Application", "application", "defaults_list", "hydra_options", "key_of", "split_sweep"]
+__all__ = ["Application", "application", "hydra_options", "key_of", "split_sweep"]
 
 
 def hydra_options() -> ArgumentParser:

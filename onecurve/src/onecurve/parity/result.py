@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -302,20 +301,3 @@ class Parity:
     def __repr__(self) -> str:
         """The table, for `print` and for a notebook."""
         return self.table() if self.rows else self.title
-
-    def draw(self, path: str | Path) -> None:
-        """Write a page with the curves of the loss, and all differences by step."""
-        from plotly.subplots import make_subplots
-
-        titles = ("loss", "relative difference")
-        figure = make_subplots(rows=2, cols=1, shared_xaxes=True, subplot_titles=titles)
-        for name, curves, dash in (("plain", self.plain, "solid"), ("strategy", self.other, "dot")):
-            x, y = zip(*curves.get(LOSS) or [(0, 0.0)], strict=True)
-            figure.add_scatter(x=x, y=y, name=name, line_dash=dash, row=1, col=1)
-        for name, curve in self.plain.items():
-            found = points(curve, self.other.get(name, []))
-            x, y = zip(*((step, max(far, 1e-17)) for step, _, far in found), strict=True)
-            figure.add_scatter(x=x, y=y, name=name, mode="lines+markers", row=2, col=1)
-        figure.update_yaxes(type="log", exponentformat="power", row=2, col=1)
-        figure.update_layout(title=self.title, template="plotly_white", height=800)
-        figure.write_html(path)

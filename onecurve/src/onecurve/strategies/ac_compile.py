@@ -19,12 +19,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from ..compat.of_torch import compile_module, is_compiled_function, recompiling
 from ..torch_versions import require
 from .layers import called, find_layers
+from .options import Recomputed
 
-Recomputed = Literal["none", "selective", "full"] | bool
-"""What the backward pass recomputes: what is cheap (selective), or all within a layer (full).
-
-The former values true and false mean full and none.
-"""
 Compiled = Literal["none", "layer", "whole"]
 """What torch.compile compiles: each layer, or the task's `forward` (whole)."""
 

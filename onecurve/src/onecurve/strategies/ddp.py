@@ -8,7 +8,7 @@ Memory per rank: that of `single` plus gradient buckets. Source:
 https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from typing import Any, Literal
+from typing import Any
 
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from ..arguments import configured_by
 from ..compat.of_torch import hooked, remove_hooks
 from ..errors import say, some_of
-from .ac_compile import Recomputed
 from .layout import tensors_of
-from .strategy import Backend, OneCurve
+from .options import DDPOptions
+from .strategy import OneCurve
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -31,32 +32,16 @@ COMPRESSION = {
 class DDP(OneCurve, DDPStrategy):
     """Lightning's DDPStrategy on global batches: each rank trains on its share of every batch.
 
-    Args:
-        communication_dtype: Send gradients as "bf16" or "fp16"; None sends them in their own type.
-        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
-        backend: The process group backend: see `OneCurve`.
-        timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        kwargs: Arguments of `lightning.pytorch.strategies.DDPStrategy`.
+    The arguments are described in `DDPOptions`; further ones are those of
+    `lightning.pytorch.strategies.DDPStrategy`.
     """
 
     name = "ddp"
 
-    def __init__(
-        self,
-        communication_dtype: Literal["bf16", "fp16"] | None = None,
-        activation_checkpointing: Recomputed = "none",
-        backend: Backend = "auto",
-        timeout_seconds: float = 1800,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            {"replicate": "auto"},
-            activation_checkpointing=activation_checkpointing,
-            backend=backend,
-            timeout_seconds=timeout_seconds,
-            **kwargs,
-        )
-        self.communication_dtype = communication_dtype
+    @configured_by(DDPOptions, "strategy")
+    def __init__(self, options: DDPOptions) -> None:
+        super().__init__(options, {"replicate": "auto"})
+        self.communication_dtype = options.communication_dtype
         self._trained: list[bool] | None = None
         self._has_seen_gradients = False
 

@@ -12,23 +12,27 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader
 
 from .. import machine
+from ..arguments import configured_by
 from ..batch.loader import is_stream
 from ..batch.stream import is_stateful
 from ..errors import UserError
+from .options import SingleOptions
 from .strategy import OneCurve
 
 
 class Single(OneCurve, SingleDeviceStrategy):
     """Lightning's SingleDeviceStrategy, whose checkpoints resume exactly.
 
-    Args:
-        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
-        lightnings: Arguments of `lightning.pytorch.strategies.SingleDeviceStrategy`.
+    Further arguments are those of `lightning.pytorch.strategies.SingleDeviceStrategy`.
     """
 
     name = "single"
     # The Trainer sets this from `trainer.accelerator` and `trainer.devices`.
     parallel_devices: list[torch.device] | None = None
+
+    @configured_by(SingleOptions, "strategy")
+    def __init__(self, options: SingleOptions) -> None:
+        super().__init__(options)
 
     def setup_environment(self) -> None:
         """Reject several processes: each of them would train the same network on all samples."""

@@ -31,7 +31,7 @@ from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..errors import UserError, say
 from ..torch_versions import require
-from .ac_compile import Compiled, Recomputed, apply_ac_and_compile, variants_kept
+from .ac_compile import Compiled, apply_ac_and_compile, variants_kept
 from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
@@ -40,6 +40,7 @@ from .fsdp.state import replacements_noted, take_shards
 from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .manual_backward import ManualBackward, manual_backward
 from .mesh.ranks import laid_out, stream_of
+from .options import StrategyOptions
 from .parallelism import Parallelism, Setting
 from .pipeline.remote import restore
 from .returned import Outputs, reject_without_gradient, report_no_optimizer
@@ -47,22 +48,15 @@ from .step import StepContext, Steps, run_step
 from .step_log import syncing_over
 from .unsupported import explain_error, reject_scaled_rows
 
-Backend = Literal["auto", "gloo", "nccl"]
-
 
 class OneCurve(CallbackAPI):
     """A mixin for one of Lightning's own strategies, which handles devices and process groups.
 
     Args:
+        options: The arguments of the strategy.
         axes: The number of ranks along each axis; one of them may be "auto" for the ranks that the
             others leave. None for one process.
         parallelisms: The parallelisms, from the outermost to the innermost axis.
-        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
-        backend: The process group backend: "gloo", "nccl", or "auto" for PyTorch's default (nccl
-            on GPUs, gloo on CPUs).
-            https://docs.pytorch.org/docs/stable/distributed.html#backends
-        timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        lightnings: Arguments of Lightning's strategy.
 
     Attributes:
         name: The strategy's name in ``strategy=...``.
@@ -83,19 +77,13 @@ class OneCurve(CallbackAPI):
 
     def __init__(
         self,
+        options: StrategyOptions,
         axes: Mapping[str, int | Literal["auto"]] | None = None,
         parallelisms: Sequence[Parallelism] = (),
-        activation_checkpointing: Recomputed = "none",
-        backend: Backend = "auto",
-        timeout_seconds: float | None = None,
-        **lightnings: Any,
     ) -> None:
-        if timeout_seconds is not None:
-            lightnings["timeout"] = timedelta(seconds=timeout_seconds)
-        backends: dict[str, Any] = {} if backend == "auto" else {"process_group_backend": backend}
-        super().__init__(**lightnings, **backends)
+        super().__init__(**options.of_lightning())
         self.parallelisms = list(parallelisms)
-        self.activation_checkpointing = activation_checkpointing
+        self.activation_checkpointing = options.activation_checkpointing
         self._axes = axes
         self._outputs = Outputs()
         # Undone at the end of a fit or an evaluation.

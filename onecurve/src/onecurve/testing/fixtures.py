@@ -1,18 +1,13 @@
 """A plugin of pytest; in `conftest.py`: ``pytest_plugins = ["onecurve.testing.fixtures"]``."""
 
-import copy
-import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from ..compat.of_hydra import defaults_list as defaults_lists
 from .runs import Cli, Outcome, run_directories, run_script
 
 
@@ -30,16 +25,6 @@ def _runs_in_current_folder() -> Iterator[None]:
     """Write runs to the current folder: parallel tests would share the project's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROJECT_ROOT", ".")
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _faster_composition() -> Iterator[None]:
-    """Read each file once: reading is half of a short test where hundreds of them are composed."""
-    with pytest.MonkeyPatch.context() as patch:
-        # Hydra prepares interpolations for the defaults of each file, but few have any.
-        patch.setattr(defaults_lists, "_create_interpolation_map", _map_if_needed)
-        patch.setattr(OmegaConf, "load", _Loaded(OmegaConf.load))
         yield
 
 
@@ -104,28 +89,3 @@ def _clean_after_each_run() -> Iterator[None]:
     yield
     assert _rank_variables() == before
     assert not torch.distributed.is_initialized()
-
-
-_create_interpolation_map = defaults_lists._create_interpolation_map
-
-
-def _map_if_needed(overrides: Any, defaults: Any, self_added: bool) -> Any:
-    if any(default.is_interpolation() for default in defaults):
-        return _create_interpolation_map(overrides, defaults, self_added)
-    return None
-
-
-class _Loaded:
-    """``OmegaConf.load`` with a cache by the text of an open file."""
-
-    def __init__(self, load: Any) -> None:
-        self.load = load
-        self.known: dict[str, Any] = {}
-
-    def __call__(self, file: Any) -> Any:
-        if not hasattr(file, "read"):
-            return self.load(file)
-        text = file.read()
-        if text not in self.known:
-            self.known[text] = self.load(io.StringIO(text))
-        return copy.deepcopy(self.known[text])

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import pytest
 from conftest import ROOT, Refused
 from hydra.utils import get_object
-from lightning.pytorch.callbacks import EarlyStopping
 from pydantic import AfterValidator, Field, create_model
 
 from onecurve import Config, UserError
@@ -195,18 +194,6 @@ def test_every_class_in_the_tables_exists_and_takes_the_keys_of_its_model() -> N
             assert names - {"name", "processes"} <= set(taken), target
 
 
-def test_what_a_callback_passes_on_has_the_keys_and_defaults_of_its_model() -> None:
-    def usual(target: str, *own: str) -> dict[str, Any]:
-        model = of_target(target)
-        assert model is not None
-        fields = model.model_fields.items()
-        return {name: field.default for name, field in fields if name not in own}
-
-    taken = inspect.signature(EarlyStopping).parameters
-    keys = usual("onecurve.callbacks.early_stopping.EarlyStopping", "monitor")
-    assert keys == {name: taken[name].default for name in keys}
-
-
 WHOLE = Annotated[int, Field(ge=1)]
 DIGITS = Annotated[str, Field(pattern=r"^\d+$"), Words("digits", "12")]
 VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
@@ -290,9 +277,3 @@ def test_a_number_is_converted_where_only_text_is_allowed() -> None:
     assert repr(meant(int, 1e3)) == "1000"
     assert repr(meant(float, 300)) == "300"
     assert meant(list[str], [0, 1]) == ["0", "1"]
-
-
-def test_limits_of_an_earlier_release_are_still_imported() -> None:
-    with pytest.warns(DeprecationWarning, match="no longer has any effect"):
-        from onecurve.limits import Number
-    assert Annotated[int, Number(least=1)].__origin__ is int

@@ -114,7 +114,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ({"defaults": "mlp"}, "defaults: 'mlp' is not of type 'array'"),
     ],
     "evaluate": [({"data": {"batch_size": 0}}, "data.batch_size: 0")],
-    "predict": [({"predict": {"figure": 3}}, "figure: 3"), ({"mode": {}}, "mode: {}")],
+    "predict": [({"predict": {"output": {}}}, "output: {}"), ({"mode": {}}, "mode: {}")],
 }
 
 

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
+import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.fsdp.sharding import check_methods, check_wrap, find_units
 from onecurve.strategies.unsupported import reject_sparse
@@ -63,13 +64,13 @@ def test_a_unit_holds_all_uses_of_a_tied_parameter_or_none() -> None:
 @pytest.mark.parametrize(
     ("wrap", "words"),
     [
-        ("layers", "wrap='layers': must be layer, min_params or a list"),
+        ("layers", "wrap='layers': must be layer or min_params or a list"),
         (["Linear", "Conv2d"], "wrap=['Linear', 'Conv2d']: the task has no Conv2d"),
     ],
 )
 def test_unknown_units_are_rejected(wrap: Any, words: str) -> None:
     with pytest.raises(UserError) as refusal:
-        check_wrap(Task(), wrap)
+        check_wrap(Task(), onecurve.FSDP(wrap=wrap).parallelisms[0].options.wrap)
     assert words in str(refusal.value)
     assert "wrap='layer'" in str(refusal.value)
 

@@ -21,7 +21,6 @@ from .explain import (
     added_to_a_list,
     choices,
     groups_of_lists,
-    holds_a_list,
     replaced_by_one,
 )
 from .resolvers import command_of
@@ -138,7 +137,9 @@ def _reject_files_with_lists(config: DictConfig) -> None:
             file = loader.repository.load_config(f"{group}/{choice}")
             # One in `hydra.searchpath` is not found here; a list may be an experiment's, too.
             if file is None or OmegaConf.is_list(file.config):
-                raise UserError(holds_a_list(f"{group}/{choice}"))
+                raise UserError(
+                    f"{group}={choice}: the file holds a list, and must hold KEY: VALUE"
+                )
 
 
 def _reject_changed_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:

@@ -17,7 +17,6 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from ...compat.of_hydra import hydra_options
-from ...config_model import as_override
 from ...errors import nearest, no_such_key
 from ..config.validate import dotted, model_of, refers, resolved
 from ..run.record import override, parsed
@@ -108,9 +107,7 @@ ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
     """One line for an error of Hydra's; `arguments` are the command line without the program."""
     text = " ".join(str(error).split())
-    if line := (
-        _path_without_a_key(text, config_name, arguments) or _of_the_grammar(text, arguments)
-    ):
+    if line := _of_the_grammar(text, config_name, arguments):
         return line
     configs: AbstractContextManager[Any] = nullcontext()
     if not GlobalHydra.instance().is_initialized():
@@ -122,8 +119,6 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
             or _removed_by_choice(text, chosen)
             or _unknown_choice(text)
             or _unknown_key(text, chosen)
-            or _list_in_a_file(text)
-            or _of_another_kind(text, chosen)
             or _several_values(text)
             or text
         )
@@ -177,24 +172,6 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
     return no_such_key(key, chosen.keys)
 
 
-def _list_in_a_file(text: str) -> str | None:
-    found = re.search(
-        r"In '([\w./-]+)': .*Cannot merge DictConfig with ListConfig full_key: object_type", text
-    )
-    return holds_a_list(found[1]) if found else None
-
-
-def _of_another_kind(text: str, chosen: Chosen) -> str | None:
-    found = re.search("Error merging override (.+)", text)
-    if found is None:
-        return None
-    key = found[1].partition("=")[0].lstrip("+")
-    default = chosen.values.get(key)
-    kind = "a list" if isinstance(default, list) else "a mapping"
-    instead = "leave it out" if default is None else f"such as {as_override(key, default)}"
-    return f"{found[1]}: must be {kind}; {instead}"
-
-
 def _several_values(text: str) -> str | None:
     found = re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text)
     return f"{found[1]}: several values are a sweep; add -m, or give one value" if found else None
@@ -219,34 +196,18 @@ def _argument_of_a_class(key: str, chosen: Chosen) -> str | None:
     )
 
 
-def _path_without_a_key(text: str, config_name: str, arguments: list[str]) -> str | None:
-    path = next((word for word in arguments if os.path.exists(word)), None)
-    if path is None or not ("missing EQUAL" in text or "override_grammar" in text):
-        return None
-    key = "resume" if config_name == "train" else "checkpoint"
-    return f"{path}: has no key, such as {shlex.quote(override(key, path))}"
-
-
-def added_to_a_list(arguments: list[str], typed: str = "=[") -> str | None:
-    """A line for `+callbacks=b` beside `callbacks=[a]`, which Hydra ignores, or `callbacks=a`."""
+def added_to_a_list(arguments: list[str], first: str = "=[") -> str | None:
+    """A line for `+callbacks=b` beside `callbacks=[a]`, of which Hydra takes one alone."""
     for word in arguments:
-        group, _, choice = word.removeprefix("+").partition("=")
-        given = next((each for each in arguments if each.startswith(group + typed)), None)
-        if word.startswith("+") and given and "." not in group:
-            names = [each.strip("[]") for each in (given.partition("=")[2], choice)]
-            both = shlex.quote(f"{group}=[{','.join(filter(None, names))}]")
+        group = word.removeprefix("+").partition("=")[0]
+        others = [each for each in arguments if each.lstrip("+").startswith(group + first)]
+        others = [each for each in others if each is not word]
+        if word.startswith("+") and others and "." not in group:
+            names = [each.partition("=")[2].strip("[]") for each in (others[0], word)]
+            plus = "+" if others[0].startswith("+") else ""
+            both = shlex.quote(f"{plus}{group}=[{','.join(filter(None, dict.fromkeys(names)))}]")
             return f"{word}: is not added to a list that is typed as well; use {both}"
     return None
-
-
-def _added_twice(group: str, arguments: list[str]) -> str | None:
-    """A line for `+callbacks=a +callbacks=b`, of which Hydra takes one alone."""
-    words = [word for word in arguments if word.startswith(f"+{group}=")]
-    names = [name for word in words for name in word.partition("=")[2].strip("[]").split(",")]
-    if len(words) < 2:
-        return None
-    both = shlex.quote(f"+{group}=[{','.join(dict.fromkeys(names))}]")
-    return f"{' '.join(words)}: several are added as one list; use {both}"
 
 
 def _removed_by_choice(text: str, chosen: Chosen) -> str | None:
@@ -256,19 +217,11 @@ def _removed_by_choice(text: str, chosen: Chosen) -> str | None:
     for word in chosen.overrides:
         group, _, value = word.removeprefix("~").partition("=")
         if word.startswith("~") and group in groups_of_lists(chosen.config_name):
-            entries = [
-                shlex.quote(f"~{group}.{entry}")
-                for choice in filter(None, value.strip("[]").split(","))
-                for entry in _entries_of(group, choice)
-            ]
-            instead = " ".join(entries) or shlex.quote(f"{group}=[]")
+            names = filter(None, value.strip("[]").split(","))
+            instead = " ".join(shlex.quote(f"~{group}.{name}") for name in names)
+            instead = instead or shlex.quote(f"{group}=[]")
             return f"{word}: removes no single entry of {group}; use {instead} instead"
     return None
-
-
-def _entries_of(group: str, choice: str) -> list[str]:
-    loaded = _loader().repository.load_config(f"{group}/{choice}")
-    return [str(name) for name in loaded.config] if loaded else [choice]
 
 
 def groups_of_lists(config_name: str) -> dict[str, list[str]]:
@@ -288,7 +241,7 @@ def replaced_by_one(config_name: str, arguments: list[str]) -> str | None:
         for word in arguments:
             choice = word.removeprefix(f"{group}=")
             is_new = choice != word and choice in choices(group) and choice not in names
-            if is_new and _entries_of(group, choice):
+            if is_new and choice != "none":
                 return f"{word}: replaces {', '.join(names)}; +{word} adds to them"
     return None
 
@@ -302,44 +255,33 @@ def _chosen_already(text: str, chosen: Chosen) -> str | None:
         return None
     key = found[1] or found[2]
     if key in groups_of_lists(chosen.config_name):
-        return added_to_a_list(chosen.overrides, "=") or _added_twice(key, chosen.overrides)
+        return added_to_a_list(chosen.overrides, "=")
     word = next((each for each in chosen.overrides if each.startswith(f"+{key}=")), None)
-    if word is None:
-        return None
-    group, _, choice = word.removeprefix("+").partition("=")
+    plain = word and word.removeprefix("+")
     return (
-        f"{word}: {group} is among the defaults already; leave the plus out, and use "
-        f"{group}={choice}"
+        word and f"{word}: {key} is among the defaults already; leave the plus out, and use {plain}"
     )
 
 
-def holds_a_list(file: str) -> str:
-    """The line about a file that is called as Hydra calls it, such as "experiment/quick"."""
-    group, _, choice = file.rpartition("/")
-    return (
-        f"{group}={choice}: the file {file}.yaml holds a list, and a file of a group holds keys; "
-        "write KEY: VALUE, without a dash before it"
-    )
-
-
-def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
-    """A line for a word that Hydra's grammar rejects, or for a group that is removed."""
+def _of_the_grammar(text: str, config_name: str, arguments: list[str]) -> str | None:
+    """A line for a word that Hydra's grammar rejects, or for a group that is null."""
+    is_unreadable = "missing EQUAL" in text or "override_grammar" in text
+    path = next((word for word in arguments if os.path.exists(word)), None)
+    if path is not None and is_unreadable:
+        key = "resume" if config_name == "train" else "checkpoint"
+        return f"{path}: has no key, such as {shlex.quote(override(key, path))}"
     if line := _divided(arguments):
         return line
-    if word := next((each for each in arguments if re.match("[+~]*=", each)), None):
-        return f"{word}: has no key before the equals sign; write KEY=VALUE"
     if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
         word = found[1]
         after = arguments[arguments.index(word) + 1 :] if word in arguments else []
         # `key = value` is three words.
         value = next((each for each in after[:2] if "=" not in each), "VALUE")
         return f"{word}: has no value, such as {word}={value}"
-    if "override_grammar" in text and (word := _unreadable(arguments)):
-        if "\n" in word or "\r" in word:
-            return f"{word}: has a line break in it; leave it out"
+    if is_unreadable and (word := _unreadable(arguments)):
         key, _, value = word.partition("=")
         if parsed(f"{key}=1") is None:
-            return f"{word}: {key} is not a valid key for Hydra; see `--cfg job` for all keys"
+            return f"{word}: {key or 'nothing'} is not a valid key for Hydra; write KEY=VALUE"
         quoted = shlex.quote(override(key, value))
         return f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: {quoted}"
     if "Config group override must be a string or a list" in text:
@@ -347,10 +289,9 @@ def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
         group = next((name for name in names if "." not in name), "GROUP")
         return f"{group}=null: is a group, and takes one of its choices; see --help for all"
     if found := re.search(r"Could not override '([\w/-]+)\.", text):
-        if line := added_to_a_list(arguments):
-            return line
         if f"~{found[1]}" in arguments:
             return f"~{found[1]}: removes what another override changes; leave one of them out"
+        return added_to_a_list(arguments)
     return None
 
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ...checkpoint.file import damage
-from ...config_model import Config
+from ...config_model import Config, Count
 from ...errors import better
 from ...machine import count_cores
 from ...torch_versions import too_old
 from ..composed_run import ComposedRun
-from .groups import Count, Group, Seed, file_or_address
+from .groups import Group, Seed, file_or_address
 
 
 def _damage(value: str) -> str | None:

@@ -6,15 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from ...checkpoint import remote
-from ...config_model import Config, Words, existing, existing_path, missing, text
+from ...config_model import Config, Count, Words, existing, existing_path, missing, text
 from ...strategies.pipeline.limits import Schedule
 
 Group = Mapping[str, Any]  # a group, whose keys have a model of their own
-Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
-Time = Annotated[
-    str, Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"), Words("days:hours:minutes:seconds", "00:12:00:00")
-]
 Folder = Annotated[str, Field(pattern=r"\S"), Words("a folder", "runs")]
 
 
@@ -91,7 +87,6 @@ class Predict(Config, extra="allow"):
     images: Annotated[Any, existing("an image, or a folder with images in it")] = Field(
         None, description="Images to predict; null for the samples of the data."
     )
-    figure: bool = Field(False, description="Draw these images with their classes in one figure.")
 
 
 class EvaluatedData(Config, extra="allow"):

@@ -18,7 +18,7 @@ class _Logger(Config, extra="allow"):
     save_dir: str = Field(description="Folder of its files, usually the run directory.")
 
 
-class BufferedCSVLogger(_Logger, extra="allow"):
+class CSV(_Logger, extra="allow"):
     """Writes metrics.csv: every logged value, by epoch and step."""
 
     name: str | None = Field(None, description="Subfolder for the experiment; empty for none.")
@@ -26,7 +26,7 @@ class BufferedCSVLogger(_Logger, extra="allow"):
     flush_logs_every_n_steps: int = Field(100, ge=1, description="Rows to buffer.")
 
 
-class BufferedTensorBoardLogger(_Logger, extra="allow"):
+class TensorBoard(_Logger, extra="allow"):
     """Writes for TensorBoard: `tensorboard --logdir runs`."""
 
     name: str | None = Field(None, description="Subfolder for the experiment; empty for none.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from pydantic import Field, create_model
 
 from ...config_model import Config, Problem, fields, text
 from ...errors import UserError
@@ -18,64 +19,65 @@ from ..composed_run import ComposedRun
 from .constructors import model_of_constructor
 from .source import file_of, folders_of, missing_name
 
-# Models by `_target_`. A module of models is imported when one of its targets is used.
+# Classes of this library, whose constructors are described by a model: that of `timer.StopAfter` in
+# the room `callbacks` is `StopAfterOptions` in `callbacks/options.py`.
+CONFIGURED = (
+    "averaging.ema.ExponentialMovingAverage",
+    "averaging.swa.StochasticWeightAveraging",
+    "callbacks.batch_size_finder.BatchSizeSearch",
+    "callbacks.device_stats.DeviceStats",
+    "callbacks.early_stopping.EarlyStopping",
+    "callbacks.gradient_accumulation.AccumulationSchedule",
+    "callbacks.katib.KatibMetrics",
+    "callbacks.lr_finder.LearningRateRangeTest",
+    "callbacks.model_summary.LayerTable",
+    "callbacks.nan_guard.NanGuard",
+    "callbacks.throughput.Throughput",
+    "callbacks.timer.StopAfter",
+    "checkpoint.callback.BestAndLast",
+    "strategies.ddp.DDP",
+    "strategies.dp.DP",
+    "strategies.fsdp.strategy.FSDP",
+    "strategies.mesh.strategy.Mesh",
+    "strategies.pipeline.strategy.Pipeline",
+    "strategies.single.Single",
+    "strategies.tensor.strategy.Tensor",
+)
+# Models of other classes and of functions. A module of models is imported when one is needed.
 TARGETS = {
-    "lightning.pytorch.callbacks.LearningRateMonitor": "callbacks.LearningRateMonitor",
-    "onecurve.averaging.ema.ExponentialMovingAverage": "callbacks.ExponentialMovingAverage",
-    "onecurve.averaging.swa.StochasticWeightAveraging": "callbacks.StochasticWeightAveraging",
-    "onecurve.callbacks.batch_size_finder.BatchSizeSearch": "callbacks.BatchSizeSearch",
-    "onecurve.callbacks.device_stats.DeviceStats": "callbacks.EveryNSteps",
-    "onecurve.callbacks.early_stopping.EarlyStopping": "callbacks.EarlyStopping",
-    "onecurve.callbacks.gradient_accumulation.AccumulationSchedule": "callbacks.Accumulation",
-    "onecurve.callbacks.katib.KatibMetrics": "callbacks.KatibMetrics",
-    "onecurve.callbacks.lr_finder.LearningRateRangeTest": "callbacks.LearningRateRangeTest",
-    "onecurve.callbacks.model_summary.LayerTable": "callbacks.LayerTable",
-    "onecurve.callbacks.nan_guard.NanGuard": "callbacks.NanGuard",
-    "onecurve.callbacks.progress.progress": "callbacks.Progress",
-    "onecurve.callbacks.throughput.Throughput": "callbacks.EveryNSteps",
-    "onecurve.callbacks.timer.StopAfter": "callbacks.StopAfter",
-    "onecurve.checkpoint.callback.BestAndLast": "callbacks.BestAndLast",
-    "onecurve.checkpoint.weights.load_weights": "optim.LoadWeights",
-    "onecurve.app.displays.callback.Displays": "callbacks.Displays",
-    "onecurve.app.loggers.buffered.BufferedCSVLogger": "loggers.BufferedCSVLogger",
-    "onecurve.app.loggers.buffered.BufferedTensorBoardLogger": "loggers.BufferedTensorBoardLogger",
-    "onecurve.app.loggers.trackers.comet": "loggers.CometLogger",
-    "onecurve.app.loggers.trackers.mlflow": "loggers.MLFlowLogger",
-    "lightning.pytorch.loggers.WandbLogger": "loggers.WandbLogger",
-    "onecurve.optim.optimizers.build_optimizer": "optim.Optimizer",
-    "onecurve.optim.schedulers.cosine": "optim.Cosine",
-    "onecurve.optim.schedulers.no_scheduler": "optim.NoScheduler",
-    "onecurve.optim.schedulers.one_cycle": "optim.OneCycle",
-    "onecurve.optim.schedulers.plateau": "optim.Plateau",
-    "onecurve.optim.schedulers.step": "optim.Step",
-    "onecurve.strategies.ddp.DDP": "strategies.DDP",
-    "onecurve.strategies.dp.DP": "strategies.DP",
-    "onecurve.strategies.fsdp.strategy.FSDP": "strategies.FSDP",
-    "onecurve.strategies.mesh.strategy.mesh": "strategies.Mesh",
-    "onecurve.strategies.pipeline.strategy.Pipeline": "strategies.Pipeline",
-    "onecurve.strategies.single.Single": "strategies.Single",
-    "onecurve.strategies.tensor.strategy.Tensor": "strategies.Tensor",
+    "lightning.pytorch.callbacks.LearningRateMonitor": "callbacks.options.LearningRateMonitor",
+    "lightning.pytorch.loggers.WandbLogger": "app.config.loggers.WandbLogger",
+    "onecurve.app.displays.callback.Displays": "app.displays.options.Options",
+    "onecurve.app.loggers.buffered.BufferedCSVLogger": "app.config.loggers.CSV",
+    "onecurve.app.loggers.buffered.BufferedTensorBoardLogger": "app.config.loggers.TensorBoard",
+    "onecurve.app.loggers.trackers.comet": "app.config.loggers.CometLogger",
+    "onecurve.app.loggers.trackers.mlflow": "app.config.loggers.MLFlowLogger",
+    "onecurve.callbacks.progress.progress": "callbacks.options.Progress",
+    "onecurve.checkpoint.weights.load_weights": "app.config.optim.LoadWeights",
+    "onecurve.optim.optimizers.build_optimizer": "app.config.optim.Optimizer",
+    "onecurve.optim.schedulers.cosine": "app.config.optim.Cosine",
+    "onecurve.optim.schedulers.no_scheduler": "app.config.optim.NoScheduler",
+    "onecurve.optim.schedulers.one_cycle": "app.config.optim.OneCycle",
+    "onecurve.optim.schedulers.plateau": "app.config.optim.Plateau",
+    "onecurve.optim.schedulers.step": "app.config.optim.Step",
+    "onecurve.strategies.mesh.strategy.mesh": "strategies.options.MeshOptions",
+} | {
+    f"onecurve.{name}": f"{name.partition('.')[0]}.options.{name.rpartition('.')[2]}Options"
+    for name in CONFIGURED
 }
 # Models of groups without a class, by key.
 GROUPS = {
-    "checkpoint": "groups.Checkpoint",
-    "data": "groups.EvaluatedData",
-    "launch": "trainer.Launch",
-    "parity": "groups.Parity",
-    "paths": "groups.Paths",
-    "plan": "groups.Plan",
-    "predict": "groups.Predict",
-    "sweep": "groups.Sweep",
-    "trainer": "trainer.Trainer",
+    "checkpoint": "app.config.groups.Checkpoint",
+    "data": "app.config.groups.EvaluatedData",
+    "launch": "app.config.trainer.Launch",
+    "parity": "app.config.groups.Parity",
+    "paths": "app.config.groups.Paths",
+    "plan": "app.config.groups.Plan",
+    "predict": "app.config.groups.Predict",
+    "sweep": "app.config.groups.Sweep",
+    "trainer": "app.config.trainer.Trainer",
 }
-COMMANDS = {
-    "evaluate": "commands.Evaluate",
-    "export": "commands.Export",
-    "parity": "commands.Parity",
-    "plan": "commands.Plan",
-    "predict": "commands.Predict",
-    "train": "commands.Train",
-}
+COMMANDS = ("evaluate", "export", "parity", "plan", "predict", "train")
 # Groups that hold one class or function, and groups that hold several by name.
 OBJECTS = ("task", "data", "model", "init", "optimizer", "scheduler", "strategy")
 COLLECTIONS = ("callbacks", "logger")
@@ -87,18 +89,33 @@ def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Con
     if isinstance(target, str):
         return of_target(target)
     if not place:
-        return _model(COMMANDS.get(command, "commands.Command"))
+        name = command.capitalize() if command in COMMANDS else "Command"
+        return _model(f"app.config.commands.{name}")
     return _model(GROUPS[place]) if place in GROUPS else None
 
 
 @cache
 def of_target(target: str) -> type[Config] | None:
     """The model of a class or a function, from the library's table or the project's source."""
-    return _model(TARGETS[target]) if target in TARGETS else model_of_constructor(target)
+    if target not in TARGETS:
+        return model_of_constructor(target)
+    model = _model(TARGETS[target])
+    is_strategy = target.startswith("onecurve.strategies.")
+    if not is_strategy:
+        return model
+    # What its file says about it beside its arguments.
+    return create_model(
+        model.__name__,
+        __base__=model,
+        __doc__=model.__doc__,
+        name=(str, Field(description="Its name; not to be changed.")),
+        processes=(str, Field(description="Its number of processes; not to be changed.")),
+    )
 
 
 def _model(name: str) -> type[Config]:
-    found: type[Config] = resolve_name(f"{__package__}.{name.replace('.', ':')}")
+    module, _, last = name.rpartition(".")
+    found: type[Config] = resolve_name(f"onecurve.{module}:{last}")
     return found
 
 

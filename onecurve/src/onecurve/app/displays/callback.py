@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...arguments import configured_by
 from ...batch.random import draw_from, global_seed, kept_state
 from ...errors import UserError, say
 from ...figures import image_grid
@@ -37,11 +38,14 @@ class Displays(Callback):
     tasks. The arguments are the keys of `Options`.
     """
 
-    def __init__(self, writer: str, run_dir: str, **options: Any) -> None:
-        self.run_dir = Path(run_dir)
-        self.options = Options(writer=writer, run_dir=run_dir, **options)
+    @configured_by(Options, "callbacks.tensorboard")
+    def __init__(self, options: Options) -> None:
+        self.run_dir = Path(options.run_dir)
+        self.options = options
         self._writer: Any = None
-        files = {"wandb": "wandb/*run-*-*", "tensorboard": "**/events.out.tfevents.*"}[writer]
+        files = {"wandb": "wandb/*run-*-*", "tensorboard": "**/events.out.tfevents.*"}[
+            options.writer
+        ]
         self._is_resumed = any(self.run_dir.glob(files))
         self._is_on = False
         self._is_new = False

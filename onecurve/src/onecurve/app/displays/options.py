@@ -4,29 +4,35 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from ...config_model import Config
-from ..composed_run import ComposedRun
+from ...arguments import Arguments
+from ...config_model import Run
 
 
-class Options(Config):
+class Options(Arguments):
     """Shows more than scalars in TensorBoard or Weights & Biases."""
 
     writer: str = Field(description="The logger that shows it: tensorboard or wandb.")
     run_dir: str = Field(description="The run directory.")
-    text: bool = Field(False, description="The command and the resolved configuration.")
-    images: int = Field(0, ge=0, description="How many training images to show.")
-    learning_rates: bool = Field(False, description="The rate of each parameter group.")
-    gradient_norm: bool = Field(False, description="The norm of all gradients, before clipping.")
-    histograms: bool = Field(False, description="Histograms of parameters and gradients.")
-    confusion_matrix: bool = Field(False, description="The one of the validation set.")
-    pr_curves: bool = Field(False, description="Precision-recall curves, for each class.")
-    predictions: int = Field(0, ge=0, description="How many of the worst validation samples.")
-    scalars_every_n_steps: int = Field(10, ge=1, description="How often to write scalars.")
-    histograms_every_n_steps: int = Field(100, ge=1, description="How often to write histograms.")
-    figures_every_n_epochs: int = Field(5, ge=1, description="How often to write figures.")
-    task_every_n_epochs: int = Field(1, ge=0, description="How often to call `displays()`.")
+    text: bool = Field(default=False, description="The command and the resolved configuration.")
+    images: int = Field(default=0, ge=0, description="How many training images to show.")
+    learning_rates: bool = Field(default=False, description="The rate of each parameter group.")
+    gradient_norm: bool = Field(
+        default=False, description="The norm of all gradients, before clipping."
+    )
+    histograms: bool = Field(default=False, description="Histograms of parameters and gradients.")
+    confusion_matrix: bool = Field(default=False, description="The one of the validation set.")
+    pr_curves: bool = Field(default=False, description="Precision-recall curves, for each class.")
+    predictions: int = Field(
+        default=0, ge=0, description="How many of the worst validation samples."
+    )
+    scalars_every_n_steps: int = Field(default=10, ge=1, description="How often to write scalars.")
+    histograms_every_n_steps: int = Field(
+        default=100, ge=1, description="How often to write histograms."
+    )
+    figures_every_n_epochs: int = Field(default=5, ge=1, description="How often to write figures.")
+    task_every_n_epochs: int = Field(default=1, ge=0, description="How often to call `displays()`.")
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         name = key.rpartition(".")[2]
         if not run.get(f"logger.{self.writer}"):
             yield (

@@ -30,6 +30,7 @@ from ...torch_versions import require
 from ..collectives import with_hook
 from ..layout import Part
 from ..mesh.sizes import Sizes
+from ..options import ShardOptions
 from ..parallelism import Applied, Parallelism, Setting, State
 from ..sharded_data import sharded_data
 from ..step import StepContext
@@ -60,9 +61,9 @@ class ShardedParameters(Parallelism):
 
     follows_compile = True
 
-    def __init__(self, sharding: Sharding) -> None:
-        self.sharding = sharding
-        self.offloads = sharding.cpu_offload
+    def __init__(self, options: ShardOptions) -> None:
+        self.options = options
+        self.offloads = options.cpu_offload
 
     def is_needed(self, sizes: Sizes) -> bool:
         """Pipeline stages that one rank holds alone are not sharded."""
@@ -70,8 +71,8 @@ class ShardedParameters(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part], setting: Setting) -> list[Part]:
         """Reject what cannot be sharded."""
-        check_wrap(task, self.sharding.wrap)
-        check_methods(task, self.sharding.forward_methods)
+        check_wrap(task, self.options.wrap)
+        check_methods(task, self.options.forward_methods)
         if task.trainer.state.fn == TrainerFn.FITTING:
             reject_hooks(task, setting.name)
         has_own = next(task.parameters(recurse=False), None) is not None
@@ -87,7 +88,7 @@ class ShardedParameters(Parallelism):
             reject_sparse(part.root, setting.name)
             if sizes.pipeline * sizes.context > 1:
                 reject_scalars(part.root, setting.name)
-            self.sharding.apply(part.root, mesh, setting.precision)
+            Sharding(self.options).apply(part.root, mesh, setting.precision)
             if sizes.data_parallel > 1:
                 average_scalars(part.root, ranks.samples_group)
             if part.root is task:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -30,24 +30,21 @@ from ...compat.of_torch import BatchNorm, is_in_forward
 from ...compat.patching import replaced
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
+from ..options import ShardOptions
 from .weight_changes import KeptChanges
 
 
 class Sharding(NamedTuple):
-    """How the parameters of a network are sharded: see the arguments of `FSDP`."""
+    """Shards the parameters of a network."""
 
-    wrap: str | Sequence[str] = "layer"
-    min_params: int = 1_000_000
-    reshard_after_forward: Literal["auto"] | bool = "auto"
-    cpu_offload: bool = False
-    forward_methods: Sequence[str] = ()
+    options: ShardOptions
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, precision: Precision) -> None:
         """Shard a task, or a stage of a pipeline: its units, then the remaining parameters.
 
         Parameters keep their names. A mesh with two dimensions is (replicate, shard).
         """
-        low, frees = mixed_precision(precision), self.reshard_after_forward is not False
+        low, frees = mixed_precision(precision), self.options.reshard_after_forward is not False
         if low.param_dtype is not None:
             # BatchNorm needs float32 parameters beside its float32 statistics: a unit of its own.
             for part in module.modules():
@@ -55,10 +52,10 @@ class Sharding(NamedTuple):
                     self._shard(part, mesh, MixedPrecisionPolicy(), frees)
         units = [
             unit
-            for unit in find_units(module, self.wrap, self.min_params)
+            for unit in find_units(module, self.options.wrap, self.options.min_params)
             if any(parameter.ndim for parameter in unit.parameters())
         ]
-        kept = last_units(module, units) if self.reshard_after_forward == "auto" else []
+        kept = last_units(module, units) if self.options.reshard_after_forward == "auto" else []
         for unit in units:
             if not isinstance(unit, FSDPModule):
                 self._shard(unit, mesh, low, frees and unit not in kept)
@@ -79,7 +76,7 @@ class Sharding(NamedTuple):
         policy: MixedPrecisionPolicy,
         reshard_after_forward: bool | None,
     ) -> None:
-        offload = self.cpu_offload and mesh.device_type == "cuda"
+        offload = self.options.cpu_offload and mesh.device_type == "cuda"
         fully_shard(
             module,
             mesh=mesh,
@@ -93,7 +90,7 @@ class Sharding(NamedTuple):
         changes.of_forward()
         # The steps of a task are registered in `steps_as_forward`.
         by_name = () if isinstance(module, LightningModule) else ("forward",)
-        for name in (*by_name, *self.forward_methods):
+        for name in (*by_name, *self.options.forward_methods):
             if callable(getattr(type(module), name, None)):
                 _gather_in(module, name, changes)
 
@@ -312,13 +309,8 @@ def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
 
 def check_wrap(module: nn.Module, wrap: str | Sequence[str]) -> None:
     """Reject a `wrap` that matches no modules of a task."""
-    if wrap in ("layer", "min_params"):
-        return
     if isinstance(wrap, str):
-        raise UserError(
-            f"strategy.wrap={wrap}: must be layer, min_params or a list of class names, such as "
-            "strategy.wrap=[Linear]; use strategy.wrap=layer"
-        )
+        return
     classes = {type(part).__name__ for part in _parts(module)}
     for name in wrap:
         if name not in classes:

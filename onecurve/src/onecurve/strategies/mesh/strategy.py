@@ -9,83 +9,49 @@ Memory per rank: parameters, gradients and optimizer state divided by pipeline x
 tensor, except layers without a tensor style; activations divided by pipeline, context and tensor.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
-
 from lightning.pytorch.strategies import DDPStrategy
 
-from ..ac_compile import Recomputed
+from ...arguments import configured_by
 from ..fsdp.parallel import ShardedParameters
-from ..fsdp.sharding import Sharding
+from ..options import MeshOptions
 from ..parallelism import Parallelism
-from ..pipeline.limits import Schedule
-from ..strategy import Backend, OneCurve
+from ..strategy import OneCurve
+from .sizes import Sizes
 
 
 class Mesh(OneCurve, DDPStrategy):
-    """The strategy that `mesh` returns."""
-
-    name = "mesh"
-
-
-def mesh(
-    replicate: int = 1,
-    pipeline: int = 1,
-    shard: int | Literal["auto"] = "auto",
-    context: int = 1,
-    tensor: int = 1,
-    plan: Mapping[str, str] | str = "auto",
-    sequence: bool = False,
-    wrap: str | Sequence[str] = "layer",
-    min_params: int = 1_000_000,
-    reshard_after_forward: Literal["auto"] | bool = "auto",
-    cpu_offload: bool = False,
-    activation_checkpointing: Recomputed = "none",
-    schedule: Schedule = "1f1b",
-    microbatches: int = 4,
-    stages_per_rank: int | Literal["auto"] = "auto",
-    balance: Sequence[int] | str = "auto",
-    timeout_seconds: float = 300,
-    backend: Backend = "auto",
-    forward_methods: Sequence[str] = (),
-) -> Mesh:
     """A strategy for ranks on a mesh; the product of the axes must be the number of ranks.
 
     The axes are those of `Sizes`; `shard` may be "auto" for the ranks that the others leave. The
-    other arguments are those of `FSDP`, of `Tensor` (`plan`, `sequence`: used with several ranks
-    along that axis) and of `Pipeline` (`schedule` to `balance`, likewise). In a pipeline
-    ``reshard_after_forward="auto"`` frees nothing, because every micro-batch would have to gather
-    the parameters again.
+    other arguments are those of `FSDP`, of `Tensor` and of `Pipeline`, and count where there are
+    several ranks along that axis. In a pipeline ``reshard_after_forward="auto"`` frees nothing,
+    because every micro-batch would have to gather the parameters again.
     """
-    parallelisms: list[Parallelism] = []
-    if pipeline > 1:
-        from ..pipeline.parallel import PipelineParallel
 
-        parallelisms.append(PipelineParallel(schedule, microbatches, stages_per_rank, balance))
-        if reshard_after_forward == "auto":
-            reshard_after_forward = False
-    if tensor > 1:
-        from ..tensor.parallel import TensorParallel
+    name = "mesh"
 
-        parallelisms.append(TensorParallel(plan, sequence))
-    if context > 1:
-        from ..context_parallel import ContextParallel
+    @configured_by(MeshOptions, "strategy")
+    def __init__(self, options: MeshOptions) -> None:
+        parallelisms: list[Parallelism] = []
+        shards = options
+        if options.pipeline > 1:
+            from ..pipeline.parallel import PipelineParallel
 
-        parallelisms.append(ContextParallel())
-    sharding = Sharding(
-        wrap, min_params, reshard_after_forward, cpu_offload, tuple(forward_methods)
-    )
-    axes: dict[str, int | Literal["auto"]] = {
-        "replicate": replicate,
-        "pipeline": pipeline,
-        "shard": shard,
-        "context": context,
-        "tensor": tensor,
-    }
-    return Mesh(
-        axes,
-        [*parallelisms, ShardedParameters(sharding)],
-        activation_checkpointing,
-        backend,
-        timeout_seconds,
-    )
+            parallelisms.append(PipelineParallel(options))
+            if options.reshard_after_forward == "auto":
+                shards = options.model_copy(update={"reshard_after_forward": False})
+        if options.tensor > 1:
+            from ..tensor.parallel import TensorParallel
+
+            parallelisms.append(TensorParallel(options.plan, options.sequence))
+        if options.context > 1:
+            from ..context_parallel import ContextParallel
+
+            parallelisms.append(ContextParallel())
+        parallelisms.append(ShardedParameters(shards))
+        super().__init__(
+            options, {axis: getattr(options, axis) for axis in Sizes._fields}, parallelisms
+        )
+
+
+mesh = Mesh

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,7 @@ from ..context_parallel import Sequences
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
+from ..options import StageOptions
 from ..parallelism import Applied, Parallelism, Setting, State
 from ..prepare import example_of
 from ..step import StepContext
@@ -45,7 +46,7 @@ from .gradients import (
     explained,
     scaler_of,
 )
-from .limits import SCHEDULES, Schedule
+from .limits import SCHEDULES
 from .network import Network, find_networks
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, report_partition
@@ -75,24 +76,13 @@ class PipelineParallel(Parallelism, State):
     # What other ranks hold, and gradients without numbers.
     _remote: Mapping[RemoteParameter, Tensor]
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        microbatches: int,
-        stages_per_rank: int | Literal["auto"],
-        balance: Sequence[int] | str,
-    ) -> None:
-        if schedule not in SCHEDULES:
-            raise UserError(
-                f"strategy.schedule={schedule}: must be one of {', '.join(SCHEDULES)}; "
-                "such as strategy.schedule=1f1b"
-            )
-        require(f"strategy.schedule={schedule}")
-        usual = SCHEDULES[schedule].stages_per_rank
-        self.schedule = schedule
-        self.microbatches = microbatches
-        self.stages_per_rank = usual if stages_per_rank == "auto" else int(stages_per_rank)
-        self.balance = balance
+    def __init__(self, options: StageOptions) -> None:
+        require(f"strategy.schedule={options.schedule}")
+        stages, usual = options.stages_per_rank, SCHEDULES[options.schedule].stages_per_rank
+        self.schedule = options.schedule
+        self.microbatches = options.microbatches
+        self.stages_per_rank = usual if stages == "auto" else stages
+        self.balance = options.balance
 
     # This rank's part
 

@@ -14,56 +14,32 @@ Source: M. Shoeybi et al., "Megatron-LM", 2019; V. Korthikanti et al., "Reducing
 Recomputation in Large Transformer Models", 2022 (sequence).
 """
 
-from collections.abc import Mapping, Sequence
-
 from lightning.pytorch.strategies import DDPStrategy
 
-from ..ac_compile import Recomputed
+from ...arguments import configured_by
 from ..fsdp.parallel import ShardedParameters
-from ..fsdp.sharding import Sharding
-from ..strategy import Backend, OneCurve
+from ..options import ShardOptions, TensorOptions
+from ..strategy import OneCurve
 from .parallel import TensorParallel
 
 
 class Tensor(OneCurve, DDPStrategy):
     """Tensor parallelism for an ordinary LightningModule.
 
-    Args:
-        plan: Styles by globs of module names; or "auto" for the `tensor_plan()` of the network or
-            its modules, and an inferred plan for all others.
-        sequence: Shard activations between sharded layers along the sequence, dimension 1.
-        replicas: The number of groups of ranks that each hold all layers; they share the batch.
-        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
-        timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: The process group backend: see `OneCurve`.
-        wrap: What is called as a whole, and gathered for it: see `FSDP`.
-        forward_methods: Methods beside `forward` that the task calls by their names: see `FSDP`.
+    The arguments are described in `TensorOptions`. A plan that is "auto" is the `tensor_plan()` of
+    the network or its modules, and inferred for all others.
     """
 
     name = "tensor"
 
-    def __init__(
-        self,
-        plan: Mapping[str, str] | str = "auto",
-        sequence: bool = False,
-        replicas: int = 1,
-        activation_checkpointing: Recomputed = "none",
-        timeout_seconds: float = 300,
-        backend: Backend = "auto",
-        wrap: str | Sequence[str] = "layer",
-        forward_methods: Sequence[str] = (),
-    ) -> None:
+    @configured_by(TensorOptions, "strategy")
+    def __init__(self, options: TensorOptions) -> None:
         # With a single shard there is nothing to free.
-        sharding = Sharding(
-            wrap, reshard_after_forward=False, forward_methods=tuple(forward_methods)
+        shards = ShardOptions(
+            wrap=options.wrap, forward_methods=options.forward_methods, reshard_after_forward=False
         )
         super().__init__(
-            {"replicate": replicas, "tensor": "auto"},
-            [
-                TensorParallel(plan, sequence),
-                ShardedParameters(sharding),
-            ],
-            activation_checkpointing,
-            backend,
-            timeout_seconds,
+            options,
+            {"replicate": options.replicas, "tensor": "auto"},
+            [TensorParallel(options.plan, options.sequence), ShardedParameters(shards)],
         )

@@ -1,48 +1,59 @@
-"""Models of `strategy`, one for each class, and the combinations that they cannot run."""
+"""The arguments of every strategy, each described once: constructors, YAML files and pages agree.
+
+A model is the argument of its strategy's constructor (`onecurve.arguments`), validates `strategy`
+on the command line, and rejects combinations that cannot run. Torch is not imported.
+"""
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from math import prod
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...config_model import Config, fields
-from ...errors import changes, no_such_key
-from ...strategies.mesh.sizes import Sizes, filled
-from ...strategies.pipeline.limits import SCHEDULES, Schedule, nearest, takes
-from ...torch_versions import too_old
-from ..composed_run import ComposedRun
+from ..config_model import Config, Run, fields
+from ..errors import changes, no_such_key
+from ..torch_versions import too_old
+from .mesh.sizes import Sizes, filled
+from .pipeline.limits import SCHEDULES, Schedule, nearest, takes
 
 Backend = Literal["auto", "gloo", "nccl"]
 Recomputed = Literal["none", "selective", "full"] | bool
+"""What the backward pass recomputes; the former values true and false mean full and none."""
 
 
-class Strategy(Config):
-    """Keys of every strategy."""
+class StrategyOptions(Config):
+    """Arguments of every strategy."""
 
-    name: str = Field(description="Its name; not to be changed.")
-    processes: str = Field(description="Its number of processes; not to be changed.")
     activation_checkpointing: Recomputed = Field(
-        "none",
+        default="none",
         description="What the backward pass recomputes: none, selective (all but matrix "
         "products) or full.",
     )
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def of_lightning(self) -> dict[str, Any]:
+        """The arguments of Lightning's strategy."""
+        return self.model_extra or {}
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         # Further arguments of Lightning's class are allowed, but not likely typos of known ones.
         for name in self.model_extra or ():
             if any(changes(name, each) < 3 for each in fields(type(self))):
                 yield no_such_key(f"{key}.{name}", [f"{key}.{each}" for each in fields(type(self))])
 
 
-class Single(Strategy, extra="allow"):
+class SingleOptions(StrategyOptions, extra="allow"):
     """One process on one device."""
 
+    if TYPE_CHECKING:
 
-class DP(Single, extra="allow"):
+        def __init__(self, **options: Any) -> None: ...
+
+
+class DPOptions(SingleOptions, extra="allow"):
     """One process that splits each batch over its devices."""
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         if run.accelerator == "cpu" or run.devices < 2:
             return
@@ -56,17 +67,23 @@ class DP(Single, extra="allow"):
                 yield f"{name}={value}: is lost when dp copies layers to GPUs; use strategy=ddp"
 
 
-class Ranks(Strategy):
-    """Keys of strategies with several processes."""
+class RankOptions(StrategyOptions):
+    """Arguments of strategies with several processes."""
 
-    timeout_seconds: float = Field(300, gt=0, description="How long a rank waits for the others.")
+    timeout_seconds: float = Field(
+        default=300, gt=0, description="How long a rank waits for the others."
+    )
     backend: Backend = Field(
-        "auto",
+        default="auto",
         description="The process group backend: nccl, gloo, or auto for nccl on GPUs and gloo on "
         "CPUs.",
     )
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def of_lightning(self) -> dict[str, Any]:
+        taken = {"timeout": timedelta(seconds=self.timeout_seconds), **super().of_lightning()}
+        return taken if self.backend == "auto" else {"process_group_backend": self.backend, **taken}
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         if self.backend == "nccl" and run.accelerator != "cuda":
             yield (
@@ -75,54 +92,93 @@ class Ranks(Strategy):
             )
 
 
-class DDP(Ranks, extra="allow"):
+class DDPOptions(RankOptions, extra="allow"):
     """A copy of the network in each process; gradients are averaged after each backward pass."""
 
-    find_unused_parameters: bool = Field(False, description="Allow steps to skip parameters.")
-    gradient_as_bucket_view: bool = Field(True, description="Save memory: gradients are buffers.")
-    static_graph: bool = Field(False, description="Promise that all steps use the same parameters.")
+    # As Lightning's own: the first batch may wait for a download by another rank.
+    timeout_seconds: float = Field(
+        default=1800, gt=0, description="How long a rank waits for the others."
+    )
+    find_unused_parameters: bool = Field(
+        default=False, description="Allow steps to skip parameters."
+    )
+    gradient_as_bucket_view: bool = Field(
+        default=True, description="Save memory: gradients are buffers."
+    )
+    static_graph: bool = Field(
+        default=False, description="Promise that all steps use the same parameters."
+    )
     communication_dtype: Literal["bf16", "fp16"] | None = Field(
-        None, description="Send gradients as bf16 or fp16; null sends them in their own type."
+        default=None,
+        description="Send gradients as bf16 or fp16; null sends them in their own type.",
     )
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Any) -> None: ...
+
+    def of_lightning(self) -> dict[str, Any]:
+        ours = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+        return {name: getattr(self, name) for name in ours} | super().of_lightning()
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         yield from _unshared_batch(run, run.world_size)
 
 
-class _Units(Ranks):
+class UnitOptions(RankOptions):
+    """Arguments of strategies that gather what is sharded."""
+
     wrap: Literal["layer", "min_params"] | list[str] = Field(
-        "layer", description="What is gathered at once: layer, min_params, or class names."
+        default="layer", description="What is gathered at once: layer, min_params, or class names."
     )
     forward_methods: list[str] = Field(
-        [], description="Methods beside forward that use a module's parameters: [encode,decode]."
+        default=[], description="Methods beside forward that use a module's parameters: [encode]."
     )
 
 
-class _Sharding(_Units):
-    min_params: int = Field(1000000, ge=1, description="For wrap=min_params: the size of a unit.")
+class ShardOptions(UnitOptions):
+    """Arguments of strategies that shard parameters by FSDP2."""
+
+    min_params: int = Field(
+        default=1000000, ge=1, description="For wrap=min_params: the size of a unit."
+    )
     reshard_after_forward: Literal["auto"] | bool = Field(
-        "auto",
+        default="auto",
         description="Free gathered parameters between forward and backward pass; auto keeps those "
         "of the last layers, whose backward pass follows at once.",
     )
-    cpu_offload: bool = Field(False, description="Keep and update shards in the CPU's memory.")
-
-
-class _Tensors(Ranks):
-    plan: str | Mapping[str, str] = Field("auto", description="Styles by globs of module names.")
-    sequence: bool = Field(False, description="Shard along the sequence between sharded layers.")
-
-
-class _Stages(Ranks):
-    schedule: Schedule = Field("1f1b", description="One of PyTorch's pipeline schedules.")
-    microbatches: int = Field(4, ge=1, description="Parts of a batch; more of them idle less.")
-    stages_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="Stages per rank; auto takes the schedule's usual number."
+    cpu_offload: bool = Field(
+        default=False, description="Keep and update shards in the CPU's memory."
     )
-    balance: str | list[int] = Field("auto", description="Layers of each stage, such as [7,7].")
 
-    def of_schedule(self, run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
+
+class LayerOptions(RankOptions):
+    """Arguments of strategies that shard layers."""
+
+    plan: str | Mapping[str, str] = Field(
+        default="auto", description="Styles by globs of module names."
+    )
+    sequence: bool = Field(
+        default=False, description="Shard along the sequence between sharded layers."
+    )
+
+
+class StageOptions(RankOptions):
+    """Arguments of strategies with pipelines."""
+
+    schedule: Schedule = Field(default="1f1b", description="One of PyTorch's pipeline schedules.")
+    microbatches: int = Field(
+        default=4, ge=1, description="Parts of a batch; more of them idle less."
+    )
+    stages_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto", description="Stages per rank; auto takes the schedule's usual number."
+    )
+    balance: str | list[int] = Field(
+        default="auto", description="Layers of each stage, such as [7,7]."
+    )
+
+    def of_schedule(self, run: Run, key: str, ranks: int, shares: int) -> Iterator[str]:
         """Reject settings with which a schedule cannot run.
 
         Each pipeline has so many ranks, and so many pipelines share a batch.
@@ -169,52 +225,56 @@ class _Stages(Ranks):
             )
 
 
-class FSDP(_Sharding):
+class FSDPOptions(ShardOptions):
     """A shard of parameters, gradients and optimizer state in each process (FSDP2)."""
 
-    replicas: int = Field(1, ge=1, description="Groups of ranks that hold all shards each.")
+    replicas: int = Field(default=1, ge=1, description="Groups of ranks that hold all shards each.")
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         yield from _uneven_replicas(run, key, self.replicas)
         yield from _unshared_batch(run, run.world_size)
 
 
-class Tensor(_Tensors, _Units):
+class TensorOptions(LayerOptions, UnitOptions):
     """A shard of every layer in each process."""
 
-    replicas: int = Field(1, ge=1, description="Groups of ranks that hold all layers each.")
+    replicas: int = Field(default=1, ge=1, description="Groups of ranks that hold all layers each.")
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         yield from _uneven_replicas(run, key, self.replicas)
         yield from _unshared_batch(run, self.replicas)
 
 
-class Pipeline(_Stages):
+class PipelineOptions(StageOptions):
     """Consecutive layers in each process, through which micro-batches pass."""
 
-    replicas: int = Field(1, ge=1, description="Pipelines side by side, which share the batch.")
+    replicas: int = Field(
+        default=1, ge=1, description="Pipelines side by side, which share the batch."
+    )
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         yield from _uneven_replicas(run, key, self.replicas)
         yield from _unshared_batch(run, self.replicas)
         yield from self.of_schedule(run, key, run.world_size // self.replicas, self.replicas)
 
 
-class Mesh(_Sharding, _Tensors, _Stages):
+class MeshOptions(ShardOptions, LayerOptions, StageOptions):
     """Several axes at once; their product is the number of processes."""
 
-    replicate: int = Field(1, ge=1, description="Copies of the network, with their own samples.")
-    pipeline: int = Field(1, ge=1, description="Groups of consecutive layers.")
-    shard: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="Shards of every parameter; auto for the remaining processes."
+    replicate: int = Field(
+        default=1, ge=1, description="Copies of the network, with their own samples."
     )
-    context: int = Field(1, ge=1, description="Shards of every sequence.")
-    tensor: int = Field(1, ge=1, description="Shards of each layer's matrices.")
+    pipeline: int = Field(default=1, ge=1, description="Groups of consecutive layers.")
+    shard: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto", description="Shards of every parameter; auto for the remaining processes."
+    )
+    context: int = Field(default=1, ge=1, description="Shards of every sequence.")
+    tensor: int = Field(default=1, ge=1, description="Shards of each layer's matrices.")
 
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         asked = {axis: getattr(self, axis) for axis in Sizes._fields}
         try:
@@ -260,7 +320,7 @@ def _instead(asked: dict[str, int | str], ranks: int, key: str) -> str:
     return " ".join(fits) or f"{key}.shard=auto"
 
 
-def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
+def _unshared_batch(run: Run, shares: int) -> Iterator[str]:
     """Reject a global batch with fewer samples than ranks, or groups of them, that share it."""
     size = run.batch_size
     if size is not None and size < shares:
@@ -270,7 +330,7 @@ def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
         )
 
 
-def _uneven_replicas(run: ComposedRun, key: str, replicas: int) -> Iterator[str]:
+def _uneven_replicas(run: Run, key: str, replicas: int) -> Iterator[str]:
     if run.world_size % replicas:
         yield (
             f"{key}.replicas={replicas}: must divide the number of ranks, {run.world_size}, such "

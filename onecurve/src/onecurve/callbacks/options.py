@@ -1,0 +1,177 @@
+"""The arguments of our callbacks, each described once: constructors, YAML files and pages agree.
+
+A model is the argument of its callback's constructor (`onecurve.arguments`), validates an entry of
+`callbacks` on the command line, and rejects combinations that cannot run. Torch is not imported.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..arguments import Arguments
+from ..config_model import Config, Count, Run, Time
+
+
+class EarlyStoppingOptions(Arguments):
+    """Ends training when a metric no longer improves."""
+
+    monitor: str = Field(description="The metric.")
+    mode: Literal["min", "max"] = Field(
+        default="min", description="Whether a smaller (min) or a larger (max) value is better."
+    )
+    patience: int = Field(
+        default=3, ge=0, description="Validations without progress before it stops."
+    )
+    min_delta: float = Field(
+        default=0.0, description="The smallest change that counts as an improvement."
+    )
+    strict: bool = Field(default=True, description="Whether a missing metric is an error.")
+    check_finite: bool = Field(default=True, description="Stop at a value that is not finite.")
+    stopping_threshold: float | None = Field(
+        default=None, description="Stop at a value better than this."
+    )
+    divergence_threshold: float | None = Field(
+        default=None, description="Stop at a value worse than this."
+    )
+    check_on_train_epoch_end: bool | None = Field(
+        default=None,
+        description="Check at the end of training epochs instead of after validations.",
+    )
+    verbose: bool = Field(default=False, description="Log every check.")
+    log_rank_zero_only: bool = Field(default=False, description="Log on the first rank only.")
+
+
+class AccumulationScheduleOptions(Arguments):
+    """Changes the number of accumulated batches from epoch to epoch."""
+
+    from_epochs: list[Annotated[int, Field(ge=0)]] = Field(description="Epochs; the first is 0.")
+    batches: list[Count] = Field(description="Batches per optimizer step from each of them on.")
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
+        epochs = self.from_epochs
+        same_number = len(epochs) == len(self.batches)
+        if not (same_number and epochs[:1] == [0] and epochs == sorted(set(epochs))):
+            yield (
+                f"{key}.from_epochs={epochs}: must be increasing epochs from 0, with as many "
+                f"numbers from 1 in batches={self.batches}, such as '{key}.from_epochs=[0,4]' "
+                f"'{key}.batches=[1,2]'"
+            )
+        number = run.get("trainer.accumulate_grad_batches", 1)
+        if number > 1:
+            yield (
+                f"trainer.accumulate_grad_batches={number}: callbacks=gradient_accumulation "
+                "changes it from epoch to epoch; leave one of them out"
+            )
+
+
+class BatchSizeSearchOptions(Arguments):
+    """Before training: doubles the batch size until memory runs out."""
+
+    first: int = Field(default=32, ge=1, description="Batch size to start with.")
+    largest: int = Field(default=8192, ge=1, description="Batch size to stop at.")
+    steps: int = Field(default=3, ge=1, description="Training steps per batch size.")
+    apply: bool = Field(
+        default=False, description="Train with the result, as with data.batch_size."
+    )
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
+        if not run.one_process:
+            yield (
+                f"callbacks=batch_size_finder: strategy={run.strategy} has several processes, and "
+                "a rank that runs out of memory leaves the others waiting; find the batch size of "
+                "one device with strategy=single, and multiply it"
+            )
+        if self.first > self.largest:
+            yield (
+                f"{key}.first={self.first}: must be at most largest={self.largest}, such as "
+                f"{key}.first=1"
+            )
+
+
+class LearningRateRangeTestOptions(Arguments):
+    """Before training: raises the learning rate step by step, and plots the loss."""
+
+    file: str = Field(description="The PNG file to write.")
+    min_lr: float = Field(gt=0, description="The first learning rate.")
+    max_lr: float = Field(gt=0, description="The last one, unless the loss diverges earlier.")
+    steps: int = Field(default=100, ge=20, description="Optimizer steps between the two.")
+    apply: bool = Field(
+        default=False, description="Train with the suggestion, as with optimizer.lr."
+    )
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
+        if self.min_lr >= self.max_lr:
+            lowest, highest = run.get(f"{key}.min_lr"), run.get(f"{key}.max_lr")
+            yield (
+                f"{key}.min_lr={lowest}: must be below max_lr={highest}, such as {key}.min_lr=1e-6"
+            )
+
+
+class KatibMetricsOptions(Arguments):
+    """Writes metrics for Katib's file collector, one JSON object per line."""
+
+    file: str = Field(description="The file; lines are appended.")
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
+        file = Path(self.file)
+        there = next(place for place in (file, *file.absolute().parents) if place.exists())
+        fits = there.is_file() if there == file else there.is_dir()
+        if not fits or not os.access(there, os.W_OK):
+            yield (
+                f"{key}.file={file}: cannot be written ({there} is in the way); use a file that "
+                f"can, such as {key}.file=katib.json"
+            )
+
+
+class NanGuardOptions(Arguments):
+    """Stops at the first value that is not finite, and saves what reproduces it."""
+
+    file: str = Field(description="Where to save the batch and the number of the step.")
+    checkpoint: str = Field(description="Where to save the weights.")
+    every_n_steps: int = Field(default=1, ge=1, description="How often to check.")
+
+
+class DeviceStatsOptions(Arguments):
+    """Logs memory and load of every rank."""
+
+    every_n_steps: int = Field(default=50, ge=1, description="Optimizer steps between two values.")
+
+
+class ThroughputOptions(Arguments):
+    """Logs speed and where the time goes; prints a summary at the end."""
+
+    every_n_steps: int = Field(default=50, ge=1, description="Optimizer steps between two values.")
+
+
+class StopAfterOptions(Arguments):
+    """Stops training after some time, and saves a checkpoint to resume from."""
+
+    duration: Time = Field(description="Training time, as days:hours:minutes:seconds.")
+
+
+class Progress(Config):
+    """Shows the progress of training: a bar in a terminal, plain lines elsewhere."""
+
+    refresh_rate: int = Field(description="In a terminal: redraw every n steps.")
+    seconds_between_lines: float = Field(description="Elsewhere: seconds between two lines.")
+
+
+class LayerTableOptions(Arguments, extra="allow"):
+    """Prints the layers and the number of parameters before training."""
+
+    max_depth: int = Field(
+        default=1, description="How deep to descend into modules; -1 for all levels."
+    )
+
+
+class LearningRateMonitor(Config):
+    """Logs the learning rate of every parameter group (a callback of Lightning)."""
+
+    logging_interval: Literal["step", "epoch"] | None = Field(
+        default=None, description="When; null for the interval of each scheduler."
+    )
+    log_momentum: bool = Field(default=False, description="Log momentum, too.")
+    log_weight_decay: bool = Field(default=False, description="Log weight decay, too.")

@@ -1,0 +1,188 @@
+"""Arguments are described once: constructors and YAML files are compared with their models."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from hydra.utils import get_object
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ModelSummary
+from lightning.pytorch.strategies import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
+
+import onecurve
+from onecurve import UserError
+from onecurve.app.command.schemas import GROUPS
+from onecurve.app.config.validate import CONFIGURED, TARGETS, of_target
+from onecurve.averaging.options import StochasticWeightAveragingOptions
+from onecurve.callbacks.lr_finder import LearningRateRangeTest
+from onecurve.callbacks.timer import StopAfter
+from onecurve.config_model import Config, alternatives, annotation_of, choices, fields
+from onecurve.strategies.options import MeshOptions, ShardOptions, StageOptions
+
+TEMPLATE = ROOT.parents[2] / "{{cookiecutter.project_slug}}/configs"
+FILES = [
+    file
+    for folder in (ROOT / "configs", GROUPS, TEMPLATE)
+    for group in ("strategy", "callbacks")
+    for file in sorted((folder / group).glob("*.yaml"))
+]
+ABOUT = {"name", "processes"}
+# What a project's files give, while a script gets the default of the constructor.
+GIVEN: dict[str, dict[str, Any]] = {
+    "checkpoint": {
+        "filename": "best",
+        "save_last": True,
+        "every_n_epochs": 1,
+        "auto_insert_metric_name": False,
+        "enable_version_counter": False,
+    },
+    "early_stopping": {"patience": 5},
+    "lr_monitor": {"logging_interval": "epoch"},
+    "model_summary": {"max_depth": 2},
+}
+
+
+def described(target: str) -> type[Config]:
+    model = of_target(target)
+    assert model is not None, target
+    return model
+
+
+def entries(file: Path) -> dict[str, dict[str, Any]]:
+    """The objects in a file of `strategy` or `callbacks` by name, and their arguments."""
+    content = yaml.safe_load(re.sub(r"{{.*?}}", "project", file.read_text())) or {}
+    content.pop("defaults", None)
+    return {file.stem: content} if file.parent.name == "strategy" else content
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_a_constructor_takes_what_its_model_says(name: str) -> None:
+    model, made = described(f"onecurve.{name}"), get_object(f"onecurve.{name}")
+    taken = inspect.signature(made).parameters.values()
+    defaults = {
+        key: inspect.Parameter.empty if field.is_required() else field.get_default()
+        for key, field in fields(model).items()
+        if key not in ABOUT
+    }
+    named = [each for each in taken if each.kind != inspect.Parameter.VAR_KEYWORD]
+    assert {each.name: each.default for each in named} == defaults
+    is_open = len(named) < len(taken)
+    assert is_open == (model.model_config["extra"] == "allow")
+    assert all(f"{key}: " in made.__init__.__doc__ for key in defaults)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.parts[-4:]))
+def test_a_file_has_the_keys_and_defaults_of_its_model(file: Path) -> None:
+    for name, content in entries(file).items():
+        target = content.pop("_target_")
+        if target not in TARGETS:
+            continue
+        known = fields(described(target))
+        assert set(content) <= set(known)
+        if file.parent.name == "strategy":
+            assert set(content) == set(known), "a strategy shows all of its arguments"
+        for key, value in content.items():
+            is_shown = target.endswith("Displays")  # off in a constructor, on in a file
+            if key in ABOUT or is_shown or str(value).startswith("${") or known[key].is_required():
+                continue
+            assert value == GIVEN.get(name, {}).get(key, known[key].get_default()), key
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.parent.name == "strategy"], ids=lambda file: file.stem
+)
+def test_a_comment_names_every_choice(file: Path) -> None:
+    """Where there is one that does not refer to another file."""
+    written = dict(re.findall(r"(?m)^(\w+): .*?  # (.*)$", file.read_text()))
+    compared = 0
+    for key, field in fields(described(entries(file)[file.stem]["_target_"])).items():
+        parts = alternatives(annotation_of(field))
+        words = {value for part in parts for value in choices(part) if isinstance(value, str)}
+        if key in written and " as for " not in f" {written[key]}":
+            assert words - {str(field.get_default())} <= set(re.findall(r"\w+", written[key])), key
+            compared += bool(words)
+    assert compared
+
+
+def test_a_mesh_repeats_no_argument() -> None:
+    assert issubclass(MeshOptions, ShardOptions | StageOptions)
+    axes = {"replicate", "pipeline", "shard", "context", "tensor"}
+    assert set(MeshOptions.__annotations__) == axes
+
+
+PASSED_ON = {
+    "callbacks.early_stopping.EarlyStopping": EarlyStopping,
+    "callbacks.model_summary.LayerTable": ModelSummary,
+    "checkpoint.callback.BestAndLast": ModelCheckpoint,
+}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_what_is_passed_on_has_the_defaults_of_lightning(name: str) -> None:
+    taken = inspect.signature(PASSED_ON[name]).parameters
+    ours = {"last_every_n_steps", "last_every_minutes", "monitor"}
+    known = fields(described(f"onecurve.{name}"))
+    keys = {key: field.get_default() for key, field in known.items() if key not in ours}
+    assert keys == {key: taken[key].default for key in keys}
+
+
+def test_what_ddp_passes_on_is_known_to_torch() -> None:
+    known = inspect.signature(DistributedDataParallel).parameters
+    strategy = onecurve.DDP(static_graph=True, bucket_cap_mb=3)
+    assert isinstance(strategy, DDPStrategy)
+    assert strategy._ddp_kwargs["static_graph"]
+    assert strategy._ddp_kwargs["bucket_cap_mb"] == 3
+    assert set(strategy._ddp_kwargs) <= set(known)
+
+
+REJECTED: list[tuple[Any, dict[str, Any], str]] = [
+    (
+        onecurve.FSDP,
+        {"wrap": 3},
+        "wrap=3: must be layer or min_params or a list, each entry text, such as wrap='layer'",
+    ),
+    (
+        onecurve.mesh,
+        {"tensor": 0},
+        "tensor=0: must be a whole number from 1, such as tensor=1",
+    ),
+    (
+        onecurve.StochasticWeightAveraging,
+        {"file": "swa.ckpt", "lr": -1},
+        "StochasticWeightAveraging(lr=-1): must be a number above 0 or null, such as "
+        "StochasticWeightAveraging(lr=None)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "options", "line"), REJECTED)
+def test_a_script_gets_the_line_of_the_model(
+    made: Any, options: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ONECURVE_PROJECT", raising=False)
+    with pytest.raises(UserError) as caught:
+        made(**options)
+    assert str(caught.value) == line
+
+
+def test_missing_and_unknown_arguments_are_those_of_python() -> None:
+    with pytest.raises(TypeError, match="FSDP: got an unexpected keyword argument 'rap'"):
+        onecurve.FSDP(rap="layer")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="StopAfter: missing a required argument: 'duration'"):
+        StopAfter()  # type: ignore[call-arg]
+
+
+def test_values_may_be_of_other_kinds_that_mean_the_same(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    finder = LearningRateRangeTest(tmp_path / "lr.png", np.float32(1e-5), 1, steps=np.int64(30))
+    assert (finder.file, finder._num_training_steps) == (str(tmp_path / "lr.png"), 30)
+    assert onecurve.FSDP(wrap=("Linear",)).parallelisms[0].options.wrap == ["Linear"]
+
+
+def test_a_name_that_pydantic_has_itself_is_an_argument() -> None:
+    assert "validate" in fields(StochasticWeightAveragingOptions)
+    assert onecurve.StochasticWeightAveraging("swa.ckpt", validate=True).validate
