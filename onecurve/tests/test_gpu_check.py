@@ -12,7 +12,6 @@ from gpu_check import check
 from gpu_check.entries import TOLERANCES, Entry
 from gpu_check.large import NAMES, PROFILE
 from gpu_check.loops import BARE, LIGHTNING, OURS
-from gpu_check.where import row_of
 
 ONLY_TORCH = Path(__file__).parent / "only_torch"
 
@@ -111,23 +110,3 @@ def test_loops_are_measured_side_by_side(tmp_path: Path) -> None:
     assert "which stands for a large one on a CPU" in page
     assert page.count(f"| {BARE} | ") == page.count(f"| {LIGHTNING} | ") == 2
     assert f"| {chunked} | " in page
-
-
-KERNELS = {
-    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>": "attention",
-    "cudnn_generated_fort_native_sdpa_sm90_flash_bprop": "attention",
-    "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT < aten::addmm": "matrix products",
-    "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32": "matrix products",
-    "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>": "optimizer",
-    "multi_tensor_apply_kernel<Copy> < aten::_foreach_copy_ < FSDP::all_gather": "communication",
-    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
-    "triton_red_fused__log_softmax_nll_loss_forward_0": "loss",
-    "triton_per_fused_convert_element_type_native_layer_norm_1": (
-        "norms, activations and the rest"
-    ),
-}
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_has_a_row(name: str) -> None:
-    assert row_of(name) == KERNELS[name]

@@ -32,22 +32,22 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
     "tensor": (onecurve.Tensor, SLOW, 2),
     "pipeline": (onecurve.Pipeline, PIPELINE, 2),
     "context": (onecurve.mesh, {"context": 2, **SLOW}, 2),
-    "replicate × shard": (onecurve.mesh, {"replicate": 2, "shard": 2, "min_params": 1, **SLOW}, 4),
-    "shard × tensor": (onecurve.mesh, {"shard": 2, "tensor": 2, "min_params": 1, **SLOW}, 4),
+    "replicate x shard": (onecurve.mesh, {"replicate": 2, "shard": 2, "min_params": 1, **SLOW}, 4),
+    "shard x tensor": (onecurve.mesh, {"shard": 2, "tensor": 2, "min_params": 1, **SLOW}, 4),
     "pipeline, interleaved": (onecurve.Pipeline, {**PIPELINE, "schedule": "interleaved_1f1b"}, 2),
     "pipeline, split backward": (onecurve.Pipeline, {**PIPELINE, "schedule": ZBV}, 2),
-    "pipeline × shard": (
+    "pipeline x shard": (
         onecurve.mesh,
         {"pipeline": 2, "shard": 2, "min_params": 1, **PIPELINE},
         4,
     ),
 }
 ALWAYS = ("single", "dp", "ddp", "fsdp", "tensor", "pipeline")
-MESHES = tuple(name for name in STRATEGIES if name not in (*ALWAYS, "context"))
+MESHES = ("replicate x shard", "shard x tensor", "pipeline x shard")
+SCHEDULES = ("pipeline, interleaved", "pipeline, split backward")
 OTHERS = tuple(name for name in ALWAYS if name != "dp")  # which splits at `forward` alone
 UNSTAGED = tuple(name for name in OTHERS if name != "pipeline")
 SHARES = ("ddp", "fsdp")
-PARTS = ("fsdp", "tensor", "pipeline")
 
 
 class Cell(NamedTuple):
@@ -117,7 +117,9 @@ LAYERS_OF_ONE = rejected("has no sequence of layers")
 ACCUMULATED = {"accumulate_grad_batches": 3}
 
 OF_DATA = {
-    "inputs and targets, the last batch smaller than the ranks": Case(under=(*ALWAYS, *MESHES)),
+    "inputs and targets, the last batch smaller than the ranks": Case(
+        under=(*ALWAYS, *MESHES, *SCHEDULES)
+    ),
     "a weighted sampler": Case(data=data.weighted),
     "a sampler with replacement": Case(data=data.with_replacement),
     "a batch sampler whose batches differ in size": Case(data=data.buckets),
@@ -149,7 +151,9 @@ OF_DATA = {
     ),
     "a stream and a loader": Case(tasks.TwoLoaders, data.with_a_stream, cells=BY_GPIPE),
     "several validation loaders, with a metric each": Case(tasks.Measured, validation=data.several),
-    "a stream of samples": Case(data=data.stream, validation=data.stream, under=(*ALWAYS, *MESHES)),
+    "a stream of samples": Case(
+        data=data.stream, validation=data.stream, under=(*ALWAYS, *MESHES, *SCHEDULES)
+    ),
     "a stream that differs between ranks": Case(
         data=data.stream_of_rank, cells=cells((*SHARES, "tensor", "pipeline"), OTHER_STREAM)
     ),
@@ -165,14 +169,19 @@ OF_DATA = {
 }
 OF_STEPS = {
     "accumulation, logged by epoch": Case(
-        tasks.LogsEpochs, partial(data.plain, 7), trainer=ACCUMULATED, under=(*ALWAYS, *MESHES)
+        tasks.LogsEpochs,
+        partial(data.plain, 7),
+        trainer=ACCUMULATED,
+        under=(*ALWAYS, *MESHES, *SCHEDULES),
     ),
     "accumulation, logged by step": Case(
         data=partial(data.plain, 7),
         trainer=ACCUMULATED,
         cells=cells(ALWAYS, differs(result.ACCUMULATED)),
     ),
-    "clipping by norm": Case(trainer={"gradient_clip_val": 0.1}, under=(*ALWAYS, *MESHES)),
+    "clipping by norm": Case(
+        trainer={"gradient_clip_val": 0.1}, under=(*ALWAYS, *MESHES, *SCHEDULES)
+    ),
     "clipping by value": Case(
         trainer={"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}
     ),
@@ -188,12 +197,16 @@ OF_STEPS = {
     "layers that are thawed later": Case(tasks.Thawed),
     "layers that are frozen later": Case(tasks.FrozenLater),
     "every other optimizer of torch.optim": Case(
-        tasks.ManyOptimizers, cells={"pipeline": LAYERS_OF_ONE}
+        tasks.ManyOptimizers,
+        cells={"pipeline": rejected("calls one without what the one before has returned")},
     ),
     "Adafactor": Case(partial(tasks.Optimized, "Adafactor"), cells=ONE_OPTIMIZER),
     "LBFGS": Case(
         partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
-        cells={**ONE_OPTIMIZER, "pipeline": rejected("LBFGS updates a weight by the gradients of")},
+        cells={
+            **ONE_OPTIMIZER,
+            "pipeline": rejected("LBFGS updates a parameter by the gradients of others"),
+        },
     ),
     "a GAN, with two optimizers": Case(gan.Gan, partial(data.plain, 9)),
     "a sum over samples": Case(
@@ -211,7 +224,7 @@ OF_STEPS = {
     ),
     "negatives of the batch": Case(tasks.Contrastive, cells={**NO_MEAN, "pipeline": OTHER_LOSS}),
     "negatives of the batch, by `all_samples`": Case(
-        tasks.ContrastiveOfAll, settings=GPIPE, under=(*ALWAYS, *MESHES)
+        tasks.ContrastiveOfAll, settings=GPIPE, under=(*ALWAYS, *MESHES[:2])
     ),
     "a penalty on the weights in the loss": Case(
         tasks.Penalized,
@@ -267,8 +280,10 @@ OF_STEPS = {
     ),
     "noise that is drawn in `prepare`": Case(tasks.Denoising),
     "activation checkpointing": Case(
-        settings={key: {"activation_checkpointing": "full"} for key in (*OTHERS, *MESHES)},
-        under=(*OTHERS, *MESHES),
+        settings={
+            key: {"activation_checkpointing": "full"} for key in (*OTHERS, *MESHES, *SCHEDULES)
+        },
+        under=(*OTHERS, *MESHES, *SCHEDULES),
     ),
     "layers of some classes, gathered once, on the CPU": Case(
         settings={
@@ -328,7 +343,10 @@ OF_OTHERS = {
     "another method than `forward`": other(others.CallsAMethod, settings=METHODS),
     "`forward` by its name, steps without a batch's number": other(others.CallsByName),
     "a part of a module that is never called": other(others.CallsParts, settings=FINER),
-    "no optimizer": other(others.HasNoOptimizer),
+    "no optimizer": other(
+        others.HasNoOptimizer,
+        cells={"pipeline": announced("is not one of torch.optim, and could not be tried out")},
+    ),
     "layers that are frozen in a step": other(
         others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
     ),
@@ -351,11 +369,12 @@ OF_OTHERS = {
             "tensor": rejected("calls loss.backward()"),
         },
     ),
+    "the same, averaged by `reduce`": unstaged(others.OfItsOwnAveraged, cells=SHARDED_TASK),
     "manual optimization, clipped by PyTorch's clip_grad_norm_": other(
         others.ClipsItself, under=(*OTHERS, *MESHES)
     ),
     "two networks by turns, an optimizer each": other(
-        others.Adversaries, under=(*OTHERS, "shard × tensor")
+        others.Adversaries, under=(*OTHERS, "shard x tensor")
     ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
@@ -374,6 +393,7 @@ OF_OTHERS = {
     "a metric object that is called and logged by step": other(
         others.LogsErrors, cells=cells(SHARES, differs(result.LOGGED))
     ),
+    "the same with dist_sync_on_step=True": other(partial(others.LogsErrors, syncs=True)),
     "metrics outside of modules, of an epoch, of a window": other(
         others.Counts, cells=cells(SHARES, announced("running of a step is that of the first"))
     ),

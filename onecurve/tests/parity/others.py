@@ -29,9 +29,6 @@ from onecurve.strategies.tensor.families import ATTENTIONS, FEED_FORWARD
 WIDTH, LENGTH = 8, 6
 
 
-WIDTH, LENGTH = 8, 6
-
-
 class Samples(Dataset[Any]):
     """Vectors (LENGTH, WIDTH) and what is to come of them, in a dictionary; 29 of them."""
 
@@ -449,9 +446,9 @@ class Gathers(Stranger):
 class LogsErrors(Stranger):
     """Calls a metric and logs it by step, as Lightning's documentation does."""
 
-    def __init__(self) -> None:
+    def __init__(self, syncs: bool = False) -> None:
         super().__init__()
-        self.error = MeanAbsoluteError()
+        self.error = MeanAbsoluteError(dist_sync_on_step=syncs).set_dtype(torch.float64)
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.error(self.outputs(batch), batch["labels"])

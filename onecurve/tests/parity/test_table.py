@@ -5,7 +5,7 @@ from functools import cache, partial
 from typing import Any
 
 import pytest
-from cases import CASES, MESHES, STRATEGIES
+from cases import ALWAYS, CASES, STRATEGIES
 from conftest import Shared
 from table import PAGE, START, Outcome, column_of, printed
 
@@ -15,7 +15,7 @@ CELLS = [(column, row) for column in STRATEGIES for row in CASES if column in CA
 def is_quick(column: str, row: str) -> bool:
     """Whether `make test` runs a cell: the first of a row that is not just equal, else by turns."""
     case, turns = CASES[row], [*CASES].index(row)
-    columns = [name for name in case.under if name not in (*MESHES, "single", "context")]
+    columns = [name for name in case.under if name in ALWAYS[1:]]
     told = [name for name in columns if name in case.cells]
     return column == (told[0] if told else columns[turns % len(columns)])
 
