@@ -130,15 +130,19 @@ class Block(nn.Module):
 
 
 class Head(nn.Linear):
+    """Vectors to logits."""
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "vocab"}
+
+
+class HeadWithLoss(nn.Linear):
     """Vectors to logits; with targets, to losses, in chunks."""
 
     def forward(self, inputs: Tensor, targets: Tensor | None = None, chunks: int = 0) -> Tensor:
         if targets is None:
             return super().forward(inputs)
         return chunked_cross_entropy(inputs, self.weight, targets, chunks)
-
-    def tensor_plan(self) -> dict[str, str]:
-        return {"": "vocab"}
 
 
 def in_order(
@@ -156,7 +160,8 @@ def transformer(size: Size, **options: Any) -> Task:
     for _ in range(size.depth):
         mlp = nn.Linear(size.width, wide), nn.GELU(), nn.Linear(wide, size.width)
         blocks.append(Block(Attention(size), nn.Sequential(*mlp), norm))
-    head = Head(size.width, size.vocabulary, bias=False)
+    kind = HeadWithLoss if options.get("chunks") else Head
+    head = kind(size.width, size.vocabulary, bias=False)
     network = nn.Sequential(in_order(Embedding(size), blocks, norm(), head))
     for parameter in network.parameters():
         if parameter.ndim == 2:

@@ -291,13 +291,6 @@ def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
 
 
-def test_an_optimizer_outside_torch_gets_a_line_under_pipeline() -> None:
-    run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
-    said = run((Own, None, "pipeline"))
-    assert said.count("OfABook is not one of torch.optim, and each rank runs it on") == 1
-    assert "torch.optim" not in run((MadeEarly, None, "pipeline"))
-
-
 def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
     """What several Trainers make of one task: its weights, or the line that rejects it."""
     torch.manual_seed(0)

@@ -196,6 +196,11 @@ def shares_no_samples(trainer: Trainer) -> None:
     trainer._accelerator_connector.use_distributed_sampler = False
 
 
+def restore_signal_handlers(trainer: Trainer) -> None:
+    """Restore the handlers that Lightning has replaced, before its own teardown does."""
+    trainer._signal_connector.teardown()
+
+
 def loaded_checkpoint(trainer: Trainer) -> dict[str, Any]:
     """The checkpoint that a fit resumes from; empty if there is none or it has been restored."""
     return trainer._checkpoint_connector._loaded_checkpoint

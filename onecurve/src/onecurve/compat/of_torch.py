@@ -301,14 +301,6 @@ def without_handler(operator: Any) -> Iterator[None]:
         known[operator] = handler
 
 
-def claim(kind: type[Tensor], shape: list[int], of: Tensor) -> Any:
-    """A tensor of a wrapper subclass without data, with the dtype and device of another tensor.
-
-    https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-with-a-tensor-wrapper-type
-    """
-    return torch.Tensor._make_wrapper_subclass(kind, shape, dtype=of.dtype, device=of.device)
-
-
 def has_one_projection(attention: nn.MultiheadAttention) -> bool:
     """Whether queries, keys and values have one width, and so one projection weight."""
     return bool(attention._qkv_same_embed_dim)
@@ -356,6 +348,12 @@ def does_not_unscale(optimizer: Optimizer) -> None:
     Lightning and GradScaler read this attribute; there is no public setting.
     """
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+
+
+def without_hooks(optimizer: Optimizer) -> dict[str, Any]:
+    """The attributes of an optimizer, but what is called around its step."""
+    hooks = ("step", "_optimizer_")
+    return {name: each for name, each in vars(optimizer).items() if not name.startswith(hooks)}
 
 
 @contextmanager

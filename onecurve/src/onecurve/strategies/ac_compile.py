@@ -54,14 +54,13 @@ def apply_ac_and_compile(
     *,
     backend: str = "inductor",
     layers: Iterable[nn.Module] | None = None,
-    loss: bool = True,
 ) -> None:
     """Apply activation checkpointing to layers, then compile them. Repeated calls change nothing.
 
     Call this before parameters are sharded, and before a module is wrapped for DDP or a pipeline.
 
     The layers are by default those of `find_layers`, or the children of a task that defines no
-    order; those without parameters are left alone. The loss is compiled too, if `loss` is true.
+    order; those without parameters are left alone. The loss is compiled too.
     """
     if layers is None:
         found = find_layers(module)
@@ -85,8 +84,7 @@ def apply_ac_and_compile(
     else:
         for layer in chosen:
             compile_module(layer, options)
-    if loss:
-        _compile_loss(module, options)
+    _compile_loss(module, options)
 
 
 def variants_kept(task: nn.Module, compiled: Compiled) -> AbstractContextManager[None]:

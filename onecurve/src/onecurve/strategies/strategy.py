@@ -222,13 +222,11 @@ class OneCurve(CallbackAPI):
 
     def _compile(self, layers: Iterable[nn.Module] | None = None) -> None:
         """Apply activation checkpointing and torch.compile to these layers, or to all."""
-        sizes, task = self.sizes, self._connected_module
-        if sizes.context > 1 and self.compiled != "none":
+        if self.sizes.context > 1 and self.compiled != "none":
             require("strategy.context with compile")
-        # The loss is not compiled if logits may be sharded. With context parallelism they are full.
-        options: dict[str, Any] = {"loss": sizes.tensor == 1 or sizes.context > 1, "layers": layers}
-        options["backend"] = self.compile_backend
-        apply_ac_and_compile(task, self.activation_checkpointing, self.compiled, **options)
+        options: dict[str, Any] = {"backend": self.compile_backend, "layers": layers}
+        what = (self.activation_checkpointing, self.compiled)
+        apply_ac_and_compile(self._connected_module, *what, **options)
 
     def _move(self, module: nn.Module, device: torch.device) -> None:
         move(module, device, lambda tensor: all(axis.moves(tensor) for axis in self.applied))

@@ -14,9 +14,12 @@ import torch
 from conftest import TINY, Cli, Outcome, one_of_a_kind
 from lightning.pytorch import Callback, LightningModule, Trainer
 from processes import Command, nothing_stays_of
+from several_fits import Small, data, quiet_trainer
 from torch.utils.data import DataLoader
 from warm_ranks import RANKS
 
+import onecurve
+from onecurve.app.run.stop import StopOnSignal
 from onecurve.batch.workers import keep_workers
 from onecurve.errors import chain, user_error_behind
 from onecurve.machine import SIGNALS
@@ -107,6 +110,23 @@ def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when:
     expected = {"status": "failed", "error": f"ArithmeticError: {when} failed"}
     assert outcome.metrics == expected
     assert ranks() == []
+
+
+def test_a_rank_that_failed_has_no_handler_of_lightning(tmp_path: Path) -> None:
+    """It sends SIGTERM on to the other ranks, which may have ended: a traceback in a destructor."""
+    handlers = []
+
+    class Ends(onecurve.Single):
+        def teardown(self) -> None:
+            handlers.append(signal.getsignal(signal.SIGTERM))
+            super().teardown()
+
+    before = signal.getsignal(signal.SIGTERM)
+    options = {"enable_checkpointing": True, "max_epochs": 1, "default_root_dir": tmp_path}
+    callbacks = [FailOnRank(rank=0), StopOnSignal(tmp_path / "last.ckpt")]
+    with pytest.raises(ArithmeticError):
+        quiet_trainer(Ends(), callbacks=callbacks, **options).fit(Small(), data(40))
+    assert handlers == [before]
 
 
 @pytest.mark.parametrize("rank", one_of_a_kind([0, 1], kept=[1]))

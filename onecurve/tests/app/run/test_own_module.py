@@ -235,12 +235,19 @@ class NoBatch(Digits):
         return torch.utils.data.DataLoader([1, 2], collate_fn=lambda rows: _table("missing.csv"))
 
 
+class NoBatchInWorker(Digits):
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(
+            [1, 2], collate_fn=lambda rows: _table("missing.csv"), num_workers=1
+        )
+
+
 def _table(file: str) -> str:
     with open(file) as table:
         return table.read()
 
 
-@pytest.mark.parametrize("kind", [NoFile, NoBatch])
+@pytest.mark.parametrize("kind", [NoFile, NoBatch, NoBatchInWorker])
 def test_errors_of_data_keep_the_frames_of_the_project(
     cli: Cli, kind: type[LightningDataModule]
 ) -> None:
@@ -251,7 +258,7 @@ def test_errors_of_data_keep_the_frames_of_the_project(
     shown = outcome.err.partition("Traceback (most recent call last):\n")[2]
     assert len(re.findall("^  File ", shown, re.MULTILINE)) == 3  # the first is of train.py
     assert '_table("missing.csv")' in shown
-    assert shown.splitlines()[-1].startswith("FileNotFoundError: ")
+    assert re.search("^FileNotFoundError: ", shown, re.MULTILINE)
 
 
 class BackwardTwice(Mine):

@@ -73,10 +73,15 @@ def test_targets_are_cut_whatever_they_are() -> None:
 
 @pytest.mark.slow
 def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
-    """A table of stages, and the idle time to expect."""
+    """A line for each stage, and the idle time to expect."""
     # In a process of its own: what ranks print goes where their server's output went.
     options = ("strategy=pipeline", "trainer.max_epochs=1")
     out, _ = Command(tmp_path, "train.py", *TINY, *options).communicate()
-    for words in ("flatten … relu1 (3)", "33,280", "imbalance 1.", "4 micro-batches of 16"):
+    for words in (
+        "network.flatten … network.relu1 (3)",
+        "33,280",
+        "imbalance 1.",
+        "4 micro-batches of 16",
+    ):
         assert words in out
     assert "predicted bubble" in out

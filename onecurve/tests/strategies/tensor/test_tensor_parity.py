@@ -1,23 +1,26 @@
 """Sharded layers compute the same as full ones, step by step, also with FSDP2 on top."""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 import warm_ranks
 from conftest import ROUNDING, largest_difference
 from several_fits import Case, alone, fits_in_ranks
 from sharded_networks import Task, made
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
 from onecurve.compat.of_torch import TorchDispatchMode
 from onecurve.strategies.tensor.parallel import apply_plan
 from onecurve.strategies.tensor.plan import find_plan
-from onecurve.strategies.tensor.sharded_logits import sharded_logits
 
 NETWORKS: list[tuple[str, dict[str, Any], bool]] = [
     ("mlp", {}, False), ("gpt", {}, False), ("gpt", {}, True), ("gpt", {"tied": True}, True),
@@ -77,7 +80,7 @@ def counts(sequence: bool) -> dict[str, dict[str, int]]:
         task, inputs, targets = made(name)
         plan = find_plan(task, {"": task}, None, 2)
         apply_plan(task, plan, mesh, sequence and name != "mlp")
-        with Sent() as sent, sharded_logits():
+        with Sent() as sent:
             task.loss(task(inputs), targets).backward()
         found[name] = dict(sent.kinds)
     return found
@@ -89,14 +92,43 @@ def test_a_step_sends_no_more_than_it_must() -> None:
     sent = warm_ranks.run(counts, (False,), processes=2)
     # The last layer is joined. The gradient of the inputs is nobody's.
     assert sent["mlp"] == {"allreduce_": 2, "_allgather_base_": 1}
-    # The embedding's sum forwards, the head's backwards, and two sums in its loss.
-    assert sent["gpt"] == {"allreduce_": 2 * 4 + 2 + 2}
+    # The embedding's sum forwards, the head's backwards; its logits are joined.
+    assert sent["gpt"] == {"allreduce_": 2 * 4 + 2, "_allgather_base_": 1}
     # Rows of its attentions change hands, forwards and backwards.
     assert sent["vit"] == {"allreduce_": 2 * 4 + 1, "_allgather_base_": 1, "alltoall_base_": 4}
     sent = warm_ranks.run(counts, (True,), processes=2)["gpt"]
     # With sharded sequences one of either in place of each sum; the sequence is cut in no message,
     # and joined at the end; the gradient of what was cut is joined, that of what was joined cut.
+    # The logits are joined.
     assert sent["_reduce_scatter_base_"] == 8
-    assert sent["_allgather_base_"] == 8 + 2
+    assert sent["_allgather_base_"] == 8 + 2 + 1
     # Those outside of the blocks, and of each uncut module within them its gradients, at once.
-    assert sent["allreduce_"] == 4 + 2 * 3 + 1
+    assert sent["allreduce_"] == 2 + 2 * 3 + 1
+
+
+def embedded() -> float:
+    """How far the gradient of an embedding with padding is that is used twice before it."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
+    torch.manual_seed(1)
+    layer, first, second = nn.Embedding(8, 3, padding_idx=5).double(), [[1, 5], [7, 2]], [[6, 5]]
+    full = layer.weight.detach().clone().requires_grad_()
+
+    def loss(look_up: Callable[[Tensor], Tensor]) -> Tensor:
+        seen, other = look_up(torch.tensor(first)), look_up(torch.tensor(second))
+        seen += 1
+        return (seen.square().sum(0) * other.exp()).sum()
+
+    loss(lambda indices: F.embedding(indices, full, 5)).backward()
+    apply_plan(Task(layer), {"network": "vocab"}, mesh, sequence=False)
+    loss(layer).backward()
+    found = layer.weight.grad
+    assert found is not None
+    assert full.grad is not None
+    return (found.full_tensor() - full.grad).abs().max().item()  # type: ignore[attr-defined]
+
+
+@pytest.mark.compares
+def test_an_embedding_of_shards_is_used_twice() -> None:
+    assert warm_ranks.run(embedded, (), processes=2) <= ROUNDING

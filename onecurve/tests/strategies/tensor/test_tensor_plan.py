@@ -23,8 +23,8 @@ from onecurve.strategies.tensor.plan import (
     check_plan,
     find_plan,
     local_numel,
-    plan_table,
     report_plan,
+    rows_of,
     shares,
 )
 
@@ -281,6 +281,29 @@ def test_it_is_refused_in_a_line(case: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+class Scaled(nn.Embedding):
+    """As in BART: a shard's look-up would leave the factor out."""
+
+    def forward(self, indices: Any) -> Any:
+        return 2 * super().forward(indices)
+
+
+class Capped(nn.Linear):
+    """As in Gemma: so would a shard's product."""
+
+    def forward(self, inputs: Any) -> Any:
+        return super().forward(inputs).tanh()
+
+
+@pytest.mark.parametrize("kind", [Scaled, Capped])
+def test_a_layer_with_a_forward_of_its_own_is_none_of_pytorchs(kind: type[nn.Module]) -> None:
+    task = Task(nn.Sequential(kind(8, 8), nn.Linear(8, 8)))
+    assert find_plan(task, {"": task}, None, 2) == {"network.1": "colwise_gather"}
+    line = f"network.0 is {kind.__name__}, and vocab is for Linear or Embedding; leave it out"
+    with pytest.raises(UserError, match=line):
+        check_plan(task, find_plan(task, {"": task}, {"0": "vocab"}, 2), 2)
+
+
 @pytest.mark.parametrize(
     ("name", "least"), [("mlp", 0.97), ("vit", 0.82), ("named", 0.9), ("fused", 0.95)]
 )
@@ -302,5 +325,4 @@ def test_what_a_rank_holds() -> None:
     assert biases
     assert local_numel("rowwise", "bias", (16,), 2) == 16
     assert local_numel("rowwise", "weight", (16, 32), 4) == 128
-    table = plan_table(task, plan, 2, sequence=False)
-    assert table.row_count == 4
+    assert len(rows_of(task, plan, 2, sequence=False)) == 4

@@ -18,7 +18,12 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
 from ...checkpoint.callback import path_of_last
 from ...checkpoint.storage import LocalFiles
-from ...compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
+from ...compat.of_lightning import (
+    accumulates,
+    callbacks_of,
+    is_epoch_at_its_end,
+    restore_signal_handlers,
+)
 from ...launch.context import STOPPING, Stopped
 from ...machine import SIGNALS
 from ...optim.steps import steps_done
@@ -89,6 +94,9 @@ class StopOnSignal(Checkpoint):
         """A rank that ends by a signal may get it once more, from its agent."""
         if self.listening is None or not isinstance(exception, Stopped):
             self._restore_handlers()
+        if not isinstance(exception, Stopped):
+            # Lightning's would send the signal to ranks that may have ended.
+            restore_signal_handlers(trainer)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = max(self.requested, 1 + SIGNALS.index(signal.Signals(number)))

@@ -9,6 +9,7 @@ import traceback
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hydra.conf import HydraConf
@@ -113,17 +114,23 @@ def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
 
 
 def _print_what_is_left(config: DictConfig, hydra: HydraConf, seconds: float) -> None:
-    """How many jobs have not ended, and about how long they take: as long as this one did."""
+    """How many jobs have not ended, and about how long they take.
+
+    As long as those that have finished took on average, without the imports of the first; if there
+    are none, as long as this one.
+    """
     sweep_dir = Path(hydra.sweep.dir)
     total = (
         config.sweep.trials if is_search(config) else len(read_record(sweep_dir).get("jobs") or ())
     )
-    ended = [read_metrics(path.parent).get("status") for path in sweep_dir.glob("*/metrics.json")]
-    left = total - sum(status != "running" for status in ended)
+    jobs = [read_metrics(path.parent) for path in sweep_dir.glob("*/metrics.json")]
+    left = total - sum(job.get("status") != "running" for job in jobs)
     if left > 0 and not (sweep_dir / STOPPED).exists():
         print(f"jobs left: {left} of {total}", end="")
         if launcher_of(hydra) != SLURM:
-            after = math.ceil(left / int(config.sweep.get("parallel") or 1)) * seconds
+            lasted = [job["seconds"] for job in jobs if "seconds" in job]
+            rounds = math.ceil(left / int(config.sweep.get("parallel") or 1))
+            after = rounds * (fmean(lasted) if lasted else seconds)
             print(f", about {timedelta(seconds=round(after))}", end="")
         print(flush=True)
 

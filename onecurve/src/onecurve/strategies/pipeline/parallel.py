@@ -46,9 +46,9 @@ from .gradients import (
 )
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks
+from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences, report_partition
 from .remote import RemoteParameter, add_gradients
-from .remote import set_up_optimizers as set_up
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors

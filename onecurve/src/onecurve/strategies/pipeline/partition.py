@@ -22,8 +22,6 @@ from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..context_parallel import Pieces
 
 
@@ -315,46 +313,23 @@ def _check_shared_tensors(stages: Sequence[dict[str, nn.Module]]) -> None:
 def report_partition(
     stages: Stages, title: str, schedule: str, microbatches: int, batch_size: int
 ) -> None:
-    """Print the partition, and the schedule of its first batch."""
-    # What plans, or prints nothing, needs no rich.
-    from ...errors import plain_console
-
-    partition, layers = stages.partition, stages.layers
-    parameters = [sum(p.numel() for p in layer.parameters()) for layer in layers.values()]
-    idle = idle_share(schedule, stages.ranks.sizes.pipeline, microbatches, len(partition.ranges))
-    console = plain_console()
-    console.print(partition_table(partition, list(layers), parameters, title))
-    console.print(
-        f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"
-        f"{schedule}: {microbatches} micro-batches of {batch_size // microbatches}, "
-        # Each rank takes as long as the slowest.
-        f"predicted bubble {1 - (1 - idle) / partition.imbalance:.1%}",
-        highlight=False,
-    )
-
-
-def partition_table(
-    partition: Partition, names: Sequence[str], parameters: Sequence[int], title: str = "Pipeline"
-) -> "Table":
-    """A table with a row for each stage: its rank, layers, parameters and share of the cost."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for name in ("stage", "rank", "layers", "parameters", "cost"):
-        table.add_column(name, justify="left" if name == "layers" else "right")
-    names = _without_common_parent(names)
-    for stage, layers in enumerate(partition.ranges):
-        first, last = names[layers[0]], names[layers[-1]]
-        span = first if len(layers) == 1 else f"{first} … {last} ({len(layers)})"
-        count = sum(parameters[layer] for layer in layers)
+    """Print each stage, how even they are, and the schedule of the first batch."""
+    partition, layers = stages.partition, list(stages.layers.items())
+    lines = [f"{title}: {len(partition.ranges)} stages"]
+    for stage, held in enumerate(partition.ranges):
+        names, parts = zip(*layers[held.start : held.stop], strict=True)
+        span = f"{names[0]} … {names[-1]} ({len(names)})" if len(names) > 1 else names[0]
+        parameters = sum(p.numel() for part in parts for p in part.parameters())
         share = partition.costs[stage] / sum(partition.costs)
-        table.add_row(str(stage), str(partition.owner[stage]), span, f"{count:,}", f"{share:.1%}")
-    return table
-
-
-def _without_common_parent(names: Sequence[str]) -> list[str]:
-    """Drop the prefix that all names share, as in ``network.c1`` and ``network.s2``."""
-    parts = [name.split(".") for name in names]
-    while len({each[0] for each in parts}) == 1 and all(len(each) > 1 for each in parts):
-        parts = [each[1:] for each in parts]
-    return [".".join(each) for each in parts]
+        lines.append(
+            f"  stage {stage}, rank {partition.owner[stage]}: {span}, {parameters:,} parameters, "
+            f"{share:.1%} of the cost"
+        )
+    idle = idle_share(schedule, stages.ranks.sizes.pipeline, microbatches, len(partition.ranges))
+    lines.append(f"  imbalance {partition.imbalance:.2f} (largest stage / mean)")
+    lines.append(
+        f"  {schedule}: {microbatches} micro-batches of {batch_size // microbatches}, "
+        # Each rank takes as long as the slowest.
+        f"predicted bubble {1 - (1 - idle) / partition.imbalance:.1%}"
+    )
+    print("\n".join(lines), flush=True)

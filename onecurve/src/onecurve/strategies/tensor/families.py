@@ -260,13 +260,17 @@ def within(plan: Mapping[str, str], outer: str) -> dict[str, str]:
 
 
 def is_linear(part: Any) -> TypeGuard[nn.Linear]:
-    """Whether a module is an nn.Linear or a Conv1D of transformers, with a weight of its own.
+    """Whether a module computes as nn.Linear, or Conv1D of transformers, with its own weight.
 
     None whose weight is computed from other parameters, as by ``weight_norm``.
     """
-    return (isinstance(part, nn.Linear) or is_transposed(part)) and "weight" in dict(
-        part.named_parameters(recurse=False)
-    )
+    computes = calls_as(part, nn.Linear) or is_transposed(part)
+    return computes and "weight" in dict(part.named_parameters(recurse=False))
+
+
+def calls_as(part: Any, kind: type[nn.Module]) -> bool:
+    """Whether a module is of a class, and none of a subclass with a `forward` of its own."""
+    return isinstance(part, kind) and type(part).forward is kind.forward
 
 
 def is_transposed(part: Any) -> bool:
@@ -277,7 +281,9 @@ def is_transposed(part: Any) -> bool:
 
 def holds_parameters(part: nn.Module) -> bool:
     """Whether a style applies to the module's own parameters, not to those of its submodules."""
-    return is_linear(part) or isinstance(part, nn.Embedding | nn.MultiheadAttention)
+    return is_linear(part) or any(
+        calls_as(part, kind) for kind in (nn.Embedding, nn.MultiheadAttention)
+    )
 
 
 def is_divided(part: nn.Module, style: str) -> bool:

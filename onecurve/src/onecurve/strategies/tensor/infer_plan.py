@@ -8,7 +8,7 @@ from torch import nn
 
 from ...compat.of_torch import has_one_projection
 from ..layers import find_layers
-from .families import family_of, is_linear, is_within, plan_of_transformers
+from .families import calls_as, family_of, is_linear, is_within, plan_of_transformers
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -88,7 +88,8 @@ class InferredPlan:
             if self._may_shard(name, layer) and is_plain(layer):
                 self.plan[name] = "heads"
             return
-        if isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        blocks = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+        if any(calls_as(layer, kind) for kind in blocks):
             if self._may_shard(name, layer):
                 self.plan |= {_in(name, "linear1"): "colwise", _in(name, "linear2"): "rowwise"}
         elif isinstance(layer, nn.Sequential):
@@ -172,7 +173,8 @@ class InferredPlan:
 
 def is_plain(layer: nn.MultiheadAttention) -> bool:
     """Whether queries, keys and values are projections of inputs of one width, and nothing else."""
-    return has_one_projection(layer) and layer.bias_k is None and not layer.add_zero_attn
+    plain = calls_as(layer, nn.MultiheadAttention) and has_one_projection(layer)
+    return plain and layer.bias_k is None and not layer.add_zero_attn
 
 
 def _in(holder: str, child: str) -> str:

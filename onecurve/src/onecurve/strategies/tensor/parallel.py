@@ -25,8 +25,7 @@ from ...errors import UserError, in_short
 from ..collectives import redistribute
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
-from ..parallelism import Applied, Parallelism, Setting, just
-from ..step import StepContext
+from ..parallelism import Applied, Parallelism, Setting
 from .attention import heads_forward, local, summand
 from .families import (
     STYLES,
@@ -41,7 +40,6 @@ from .families import (
 )
 from .plan import check_plan, find_plan, report_plan
 from .regions import Region, full_sum, own_rows, runs_of
-from .sharded_logits import leave_logits, sharded_logits
 
 
 class TensorParallel(Parallelism):
@@ -73,16 +71,7 @@ class TensorParallel(Parallelism):
         for part in parts:
             if part.plan:
                 apply_plan(task, part.plan, setting.ranks.mesh["tensor"], self.sequence)
-        # Logits gathered along the sequence are full.
-        return Applied(around=just if setting.ranks.sizes.context > 1 else with_sharded_logits)
-
-
-def with_sharded_logits(
-    task: LightningModule, context: StepContext, step: Callable[[], Any]
-) -> Any:
-    """Run a step whose logits are shards."""
-    with sharded_logits():
-        return step()
+        return Applied()
 
 
 def apply_plan(
@@ -231,9 +220,7 @@ def _linear(
     if style == "fused":
         weight, bias = own_rows(weight, bias, sections, region.mesh)
     outputs = F.linear(entry.read(inputs) if entry else region.enter(inputs), weight, bias)
-    if style == "vocab":
-        return leave_logits(region.mesh, outputs)  # type: ignore[no-any-return]
-    return region.leave(outputs, Shard(-1)) if style == "colwise_gather" else outputs
+    return region.leave(outputs, Shard(-1)) if style in ("colwise_gather", "vocab") else outputs
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:

@@ -8,9 +8,7 @@
 | `fused`          | Linear in `heads` or    | some outputs    | full         | its features     |
 |                  | `colwise`               |                 |              | of each section  |
 | `vocab`          | Embedding               | some entries    | full         | full: summed     |
-| `vocab`          | Linear, the last        | some entries    | full         | logits of its    |
-|                  |                         |                 |              | entries; full    |
-|                  |                         |                 |              | outside of steps |
+| `vocab`          | Linear, the last        | some entries    | full         | full: gathered   |
 | `heads`          | nn.MultiheadAttention,  | some heads      | full         | full             |
 |                  | or a custom attention   |                 |              |                  |
 | `sequence`       | a block, a norm         | all parameters  | a shard      | a shard          |
@@ -30,7 +28,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch import LightningModule
 from torch import nn
@@ -38,6 +36,7 @@ from torch import nn
 from ...errors import UserError
 from .families import (
     STYLES,
+    calls_as,
     heads_of,
     holds_parameters,
     in_features,
@@ -50,9 +49,6 @@ from .families import (
     within,
 )
 from .infer_plan import InferredPlan, is_plain
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 INSTEAD = "or use strategy=fsdp"
 
@@ -257,7 +253,7 @@ def _check_fused(
 
 def _kind(part: nn.Module) -> str:
     kinds = (nn.Embedding, nn.MultiheadAttention)
-    return next((kind.__name__ for kind in kinds if isinstance(part, kind)), "")
+    return next((kind.__name__ for kind in kinds if calls_as(part, kind)), "")
 
 
 def _check_divides(name: str, number: int, what: str, size: int, key: str) -> None:
@@ -292,29 +288,23 @@ def report_plan(
     module: LightningModule, plan: Mapping[str, str], size: int, sequence: bool
 ) -> None:
     """Print the plan of a module that has not been sharded yet."""
-    # Imported here, so that ranks that print nothing do not import rich.
-    from ...errors import plain_console
-
-    console = plain_console()
     total, held, sharded = shares(module, plan, size)
-    console.print(plan_table(module, plan, size, sequence))
-    console.print(
+    lines = [f"Tensor parallelism, {size} ranks", *rows_of(module, plan, size, sequence)]
+    lines.append(
         f"{sharded / total:.1%} of {total:,} parameters are sharded over {size} ranks; "
-        f"each holds {held:,}",
-        highlight=False,
+        f"each holds {held:,}"
     )
     if {*plan.values()} == {"colwise_gather"}:
-        console.print(
+        lines.append(
             "no attention and no pair of layers is known here, so each Linear layer is sharded by "
-            "its outputs, which ranks send to each other: strategy.plan can give better styles",
-            highlight=False,
+            "its outputs, which ranks send to each other: strategy.plan can give better styles"
         )
     if _has_dropout(module, plan):
-        console.print(
+        lines.append(
             "dropout between sharded layers draws the same masks for different features on each "
-            "rank: the loss is close to that of one process, but not equal",
-            highlight=False,
+            "rank: the loss is close to that of one process, but not equal"
         )
+    print("\n".join(lines), flush=True)
 
 
 def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, int, int]:
@@ -340,15 +330,8 @@ def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
     return numbers // size if is_sharded else numbers
 
 
-def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> "Table":
-    """A table of the plan; modules whose names differ by numbers only share a row."""
-    from rich.table import Table
-
-    table = Table(title=f"Tensor parallelism, {size} ranks", title_justify="left")
-    table.add_column("modules")
-    table.add_column("style")
-    table.add_column("parameters", justify="right")
-    table.add_column("on each rank", justify="right")
+def rows_of(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> list[str]:
+    """A line for each module of a plan; those whose names differ by numbers only share one."""
     rows: dict[tuple[str, str], list[int]] = {}
     for name, style in plan.items():
         if style == "sequence" and not sequence:
@@ -356,14 +339,14 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
         part = module.get_submodule(name)
         row = rows.setdefault((re.sub(r"\d+", "*", name), style), [0, 0, 0])
         row[0] += 1
-        if holds_parameters(part):
-            for path, parameter in part.named_parameters():
-                row[1] += parameter.numel()
-                row[2] += local_numel(style, path, parameter.shape, size)
-    for (name, style), (number, numbers, held) in rows.items():
-        times = f"{name} ({number})" if number > 1 else name
-        table.add_row(times, style, *((f"{numbers:,}", f"{held:,}") if numbers else ("", "")))
-    return table
+        for path, parameter in part.named_parameters() if holds_parameters(part) else ():
+            row[1] += parameter.numel()
+            row[2] += local_numel(style, path, parameter.shape, size)
+    return [
+        f"  {name}{f' ({number})' if number > 1 else ''}: {style}"
+        + (f", {numbers:,} parameters, {held:,} on each rank" if numbers else "")
+        for (name, style), (number, numbers, held) in rows.items()
+    ]
 
 
 def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:

@@ -15,9 +15,9 @@ SEQUENCE = 1
 """The dimension of positions in (N, T, features)."""
 
 
-def full_sum(tensor: Tensor, mesh: DeviceMesh, of: str = "sum") -> Tensor:
-    """The sum (or "max" or "min") over all ranks; differentiable."""
-    return redistribute(tensor, mesh.get_group(), Partial(of), Replicate())
+def full_sum(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
+    """The sum over all ranks; differentiable."""
+    return redistribute(tensor, mesh.get_group(), Partial(), Replicate())
 
 
 class Region:
