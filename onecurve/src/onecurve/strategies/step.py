@@ -30,8 +30,9 @@ from ..compat.of_lightning import ends_batch
 from ..compat.patching import replaced
 from .first_step import FirstStep
 from .mesh.ranks import Ranks
+from .metrics import metrics_kept
 from .prepare import Prepared, prepared, prepared_once
-from .step_log import StepLog, metrics_kept
+from .step_log import StepLog
 from .weight import no_loss, rows, weighs, weight_of
 from .window import Window
 
