@@ -8,6 +8,7 @@ from baking import TEMPLATE
 
 # Those that take minutes at their shortest are parts of what other tests do.
 SHORTEST = {
+    "fuzz_commands": ["20", "1"],
     "memory": [],
     "pipeline": ["2"],
     "planner": [],

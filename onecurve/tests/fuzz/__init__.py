@@ -1,0 +1,1 @@
+"""Draws command lines and damaged checkpoints from a seed, tries them, and judges what came."""
