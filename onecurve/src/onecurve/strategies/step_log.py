@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 # The neutral element of each reduction; a mean gets `batch_size=0` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 
+# By name, whichever way they are passed.
+ARGUMENTS = tuple(signature(LightningModule.log).parameters)[3:]
+
 
 class Logged(NamedTuple):
     """The arguments of a call of `log`."""
 
     name: str
     value: Any
-    args: tuple[Any, ...]
     options: dict[str, Any]
 
 
@@ -103,25 +105,26 @@ class StepLog:
             self._write(each, context)
 
     def _log_any(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        options |= zip(ARGUMENTS, args, strict=False)
         if self._syncs:
             options["sync_dist"] = True
         context = self._context
         if context is None or (self._collected is None and not ends_batch(self._task)):
-            self._write(Logged(name, value, args, options))
+            self._write(Logged(name, value, options))
             return
         # The step may change the tensor in place later.
         value = value.detach().clone() if isinstance(value, Tensor) else value
         if context.counted is not None and options.get("batch_size") is None:
             options["batch_size"] = context.counted
         if self._collected is None:
-            self._write(Logged(name, value, args, options), context)
+            self._write(Logged(name, value, options), context)
         else:
-            self._collected.append(Logged(name, value, args, options))
+            self._collected.append(Logged(name, value, options))
 
     def _write(self, logged: Logged, context: "StepContext | None" = None) -> None:
         if context is not None and not context.counts:
             logged = _made_neutral(logged)
-        name, value, args, options = logged
+        name, value, options = logged
         if isinstance(value, Tensor) and value.is_meta:
             strategy: Any = self._task.trainer.strategy
             raise UserError(
@@ -129,12 +132,12 @@ class StepLog:
                 "gradients that another rank has; use self.trainer.strategy.gradient_norm() for a "
                 "norm, or strategy=ddp"
             )
-        self._log(name, value, *args, **options)
+        self._log(name, value, **options)
 
     def _report_metrics(self, collected: list[Logged], step: str) -> None:
         """Print once which metrics show a rank's own samples in a step."""
         names = []
-        for name, value, _, options in collected:
+        for name, value, options in collected:
             on_step = options.get("on_step")
             is_by_step = step == "training_step" if on_step is None else on_step  # as in Lightning
             if isinstance(value, Metric) and is_by_step and not value.dist_sync_on_step:
