@@ -55,3 +55,4 @@ class Mesh(OneCurve, DDPStrategy):
 
 
 mesh = Mesh
+"""`Mesh` by the name of its strategy: ``mesh(pipeline=2)``."""
