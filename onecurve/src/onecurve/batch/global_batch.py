@@ -21,8 +21,10 @@ class GlobalBatch(NamedTuple):
     """Its number in the epoch, or in the evaluation of its loader."""
     loaders: Sequence[Any] = ()
     """The loaders that contribute to it."""
+    shared: Sequence[SharedLoader] = ()
+    """Those of them that have a batch; none if ranks do not share one of them."""
     shares: Sequence[Share] = ()
-    """This rank's share of each loader's batch; none if ranks do not share one of them."""
+    """This rank's share of the batch of each of these."""
     samples: int | None = None
     """Its samples on all ranks, if the loaders tell."""
 
@@ -33,7 +35,7 @@ class GlobalBatch(NamedTuple):
 
     def trained(self) -> None:
         """Tell the loaders that the batch has been trained on."""
-        for loader in shared_in_step(self.loaders, self.number):
+        for loader in self.shared:
             loader.trained(self.number)
 
 
@@ -71,16 +73,15 @@ class GlobalBatches:
             return GlobalBatch(position)
         loader, number = (0, trainer.fit_loop.batch_idx) if trainer.training else self._evaluated
         loaders = loaders_in_step(combined, loader)
-        shares = [each.share(number) for each in shared_in_step(loaders, number)]
-        if shares:
-            return GlobalBatch(
-                position, number, loaders, shares, sum(each.total for each in shares)
-            )
+        if shared := shared_in_step(loaders, number):
+            shares = [each.share(number) for each in shared]
+            samples = sum(share.total for share in shares)
+            return GlobalBatch(position, number, loaders, shared, shares, samples)
         again = starts_again(combined)
         sizes = [size_of_batch(each, number, again) for each in loaders]
         known = [size for size in sizes if size is not None]
-        samples = sum(known) if known and len(known) == len(sizes) else None
-        return GlobalBatch(position, number, loaders, samples=samples)
+        is_known = known and len(known) == len(sizes)
+        return GlobalBatch(position, number, loaders, samples=sum(known) if is_known else None)
 
 
 def loaders_in_step(combined: CombinedLoader, dataloader_idx: int = 0) -> list[Any]:

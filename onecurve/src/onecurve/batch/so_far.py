@@ -77,6 +77,8 @@ def take_up(trainer: Trainer, saved: list[dict[str, Any]]) -> str | None:
 
 
 OF_VALUES = {"max": torch.maximum, "min": torch.minimum}
+# With which a reduction of values changes nothing.
+NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 
 
 def _shared(of_ranks: list[Logged], rank: int) -> Logged:
@@ -98,7 +100,7 @@ def _shared(of_ranks: list[Logged], rank: int) -> Logged:
 
 def _nothing(entry: dict[str, Any]) -> dict[str, Tensor]:
     """The state in which a value changes nothing in the reduction."""
-    neutral = {"max": -torch.inf, "min": torch.inf}.get(entry["reduce_fx"], 0)
+    neutral = NEUTRAL.get(entry["reduce_fx"], 0.0)
     zeros = {name: torch.zeros_like(value) for name, value in entry["state"].items()}
     if "value" in zeros and neutral:
         zeros["value"] = torch.full_like(zeros["value"], neutral)

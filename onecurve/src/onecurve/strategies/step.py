@@ -11,7 +11,7 @@ rank without a sample in a step is given one of another rank's, which counts now
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -96,16 +96,18 @@ def run_step(steps: "Steps", name: str, *args: Any) -> Any:
         step = partial(axis.around, task, context, step)
     with ExitStack() as around:
         around.enter_context(steps.running(context))
-        around.enter_context(prepared_once(task, batch, context.prepared))
+        if context.prepared is not None:
+            around.enter_context(prepared_once(task, batch, context.prepared))
         if context.counted is not None and not context.counted:  # as in a share that is all padding
             around.enter_context(replaced(task, "loss", no_loss))
         if not context.counts:
             around.enter_context(metrics_kept(task))
-        if name != "predict_step":
+        if name != "predict_step" and steps.log.is_installed:
             around.enter_context(steps.log.step(context))
-        around.enter_context(steps.stream.own(Draws.STEP, *context.batch.position))
-        if name == "training_step":
-            around.enter_context(steps.first.training(batch))
+        if steps.ranks is not None:
+            around.enter_context(steps.stream.own(Draws.STEP, *context.batch.position))
+            if name == "training_step":
+                around.enter_context(steps.first.training(batch))
         return step()
 
 
@@ -211,6 +213,8 @@ class Steps:
         """Draw this rank's own random numbers for a batch that is moved to the device."""
         trainer = self.task.trainer
         self.batches.moves(trainer, dataloader_idx)
+        if self.ranks is None:
+            return nullcontext()
         return self.stream.own(Draws.BATCH, *self.batches.position(trainer))
 
     # Steps

@@ -23,6 +23,7 @@ from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torchmetrics import Metric
 
+from ..batch.so_far import NEUTRAL
 from ..compat.of_lightning import callbacks_of, ends_batch
 from ..compat.patching import replaced
 from ..errors import UserError, say, some_of
@@ -30,9 +31,6 @@ from .mesh.ranks import Ranks, each_rank_has
 
 if TYPE_CHECKING:
     from .step import StepContext
-
-# The neutral element of each reduction; a mean gets `batch_size=0` instead.
-NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 
 # By name, whichever way they are passed.
 ARGUMENTS = tuple(signature(LightningModule.log).parameters)[3:]
@@ -51,6 +49,7 @@ class StepLog:
 
     Attributes:
         names: The names that the last step has logged.
+        is_installed: Whether `log` is redirected.
     """
 
     def __init__(self, ranks: Ranks | None) -> None:
@@ -62,7 +61,7 @@ class StepLog:
             # Names are compared on the CPU, so that no step waits for the GPU.
             members = dist.get_process_group_ranks(ranks.samples_group)
             self._group = cast(dist.ProcessGroup, dist.new_group(members, backend="gloo"))
-        self._is_installed = False
+        self.is_installed = False
         self._context: StepContext | None = None
         # What the step under way has logged; None outside of steps.
         self._collected: list[Logged] | None = None
@@ -71,9 +70,9 @@ class StepLog:
 
     def install(self, task: LightningModule) -> None:
         """Redirect `log`, unless that has been done."""
-        if self._is_installed:
+        if self.is_installed:
             return
-        self._is_installed = True
+        self.is_installed = True
         self._task, self._log = task, task.log
         # An override of `log` may leave it out.
         self._syncs = self._ranks is not None and _takes_sync(self._log)
@@ -83,7 +82,7 @@ class StepLog:
 
     def remove(self) -> None:
         """Restore `log`."""
-        self._is_installed, self._context = False, None
+        self.is_installed, self._context = False, None
         self._changes.close()
 
     @contextmanager
@@ -179,6 +178,7 @@ def _made_neutral(logged: Logged) -> Logged:
     if isinstance(value, Metric):
         return logged
     reduction = options.get("reduce_fx", "mean")
+    # A mean gets `batch_size=0` instead.
     neutral = NEUTRAL.get(getattr(reduction, "__name__", reduction))
     if neutral is None:
         return logged._replace(options={**options, "batch_size": 0})

@@ -313,12 +313,11 @@ class Blocks:
             if changes:
                 raise self._rejection("calls one that changes what it is given, such as a cache")
             without_data = tree_map_only(Tensor, lambda value: empty(value, "meta"), returned)
-            more = list(leaves)
-            for at in with_rows:
-                more[at] = leaves[at].new_empty(
-                    (self.rows + 1, *leaves[at].shape[1:]), device="meta"
-                )
             if not is_certain:
+                more = list(leaves)
+                for at in with_rows:
+                    shape = (self.rows + 1, *leaves[at].shape[1:])
+                    more[at] = leaves[at].new_empty(shape, device="meta")
                 with suppress(Exception):  # whatever a block does with another shape
                     self._without_data(number, more, structure)
                     is_certain = True
