@@ -193,7 +193,7 @@ class CallbackAPI(Strategy):
         if self.data_parallel_size == 1:
             return tensor
         context = self._steps.current
-        if context is not None and context.is_running and not context.counts:
+        if context is not None and self._steps.is_running and not context.counts:
             tensor = tensor[:0]  # a rank without samples works on another rank's
         return gather_uneven(tensor, self.samples_group)
 
