@@ -19,9 +19,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..compat.of_lightning import (
+    callbacks_of,
     check_by_one_clock,
     ends_with_its_epoch,
     forget_states_of_loaders,
@@ -119,6 +121,9 @@ class TrainingEpochs:
             _set(self._resumed.rng["now"], _made(self._loaders))
         if frozen := self._entries.get("frozen"):
             self._say(freeze_alike(self.trainer.lightning_module, frozen))
+        # Lightning calls no `on_train_epoch_start` for an epoch that is resumed.
+        for schedule in callbacks_of(self.trainer, GradientAccumulationScheduler):
+            schedule.on_train_epoch_start(self.trainer)
 
     def after_batch(self, action: Callable[[], None]) -> None:
         """Do something once the batch under way is over; see `CallbackAPI.after_batch`."""

@@ -153,7 +153,10 @@ class EndOfTraining(NamedTuple):
 
 
 def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
-    """Why `fit` ended; `keys` are names of early-stopping callbacks by their monitored metric."""
+    """Why `fit` ended.
+
+    `keys` are names of early-stopping callbacks by their monitored metric, and of the "Timer".
+    """
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     if 0 < epochs <= trainer.current_epoch:
         why = f"trainer.max_epochs: all {epochs} epochs are done"
@@ -165,10 +168,11 @@ def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
             more = f"callbacks.{name}.patience={2 * each.patience}, or ~callbacks.{name}"
             return EndOfTraining(f"{name}: {words}", more)
         if isinstance(each, Timer) and (each.time_remaining() or 0) <= 0:
-            spent = f"{each.time_elapsed():.0f} s"
-            return EndOfTraining(
-                f"trainer.max_time: {spent} of training are over", "trainer.max_time=null"
-            )
+            spent = f"{each.time_elapsed():.0f} s of training are over"
+            if timer := keys.get("Timer"):
+                longer = f"callbacks.{timer}.duration=DD:HH:MM:SS, with more time"
+                return EndOfTraining(f"{timer}: {spent}", longer)
+            return EndOfTraining(f"trainer.max_time: {spent}", "trainer.max_time=null")
     if 0 < steps <= trainer.global_step:
         why = f"trainer.max_steps: all {steps} steps are made"
         return EndOfTraining(why, f"trainer.max_steps={2 * steps}", is_early=epochs > 0)
