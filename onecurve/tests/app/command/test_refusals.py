@@ -138,6 +138,8 @@ OURS = {
     "trainer.accelerator=gpu": "trainer.accelerator=gpu … trainer.accelerator=cpu",
     "trainer.limit_val_batches=0": "monitor=val/acc … monitor=train/loss mode=min",
     "logger=wandb logger.wandb.offline=false": "wandb login … logger.wandb.offline=true",
+    "logger=csv logger.csv.version=/dev/null": "logger.csv.version=/dev/null: must be a whole",
+    "logger=csv logger.csv.save_dir=/dev/null": "/dev/null: File exists; name a place that can",
     "logger=wandb project=a/b:c": "project=a/b:c: Weights & Biases … use project=a-b-c",
     f"logger=wandb project={129 * 'x'}": f"128 characters; use project={128 * 'x'}\n",
     "logger=wandb logger.wandb.id=a?": "use logger.wandb.id=a-",

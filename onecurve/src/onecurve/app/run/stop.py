@@ -7,6 +7,7 @@ save together and end. Outside of training a signal ends the process as always.
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, cast
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
-from ...checkpoint.callback import path_of_last
+from ...checkpoint.callback import after_batch, path_of_last
 from ...checkpoint.storage import LocalFiles
 from ...compat.of_lightning import (
     accumulates,
@@ -67,11 +68,14 @@ class StopOnSignal(Checkpoint):
             self._agreed = max(self._agreed, self._finish_vote())
             self._start_vote()
         if self._agreed and not accumulates(trainer):
-            if is_epoch_at_its_end(trainer):
-                # There may be no time for the validation.
-                trainer.save_checkpoint(path_of_last(trainer, self.file))
-            else:
-                self._stop(trainer, self._agreed)
+            after_batch(trainer, partial(self._batch_ended, trainer))
+
+    def _batch_ended(self, trainer: Trainer) -> None:
+        if is_epoch_at_its_end(trainer):
+            # There may be no time for the validation.
+            trainer.save_checkpoint(path_of_last(trainer, self.file))
+        else:
+            self._stop(trainer, self._agreed)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._agreed:
