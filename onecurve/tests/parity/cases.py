@@ -229,7 +229,7 @@ OF_STEPS = {
     "a penalty on the weights in the loss": Case(
         tasks.Penalized,
         cells={
-            "fsdp": rejected("in another way than through self(inputs)"),
+            "fsdp": rejected(SHARDED),
             "tensor": rejected(SHARDED),
             "pipeline": ANOTHER_WAY,
         },
@@ -406,8 +406,8 @@ OF_OTHERS = {
     "weight_norm": other(others.NormedByWeight),
     "pruned weights": other(others.Pruned),
     "a network that returns a distribution": unstaged(others.OfADistribution, cells=NO_LINEAR),
-    "attentions and feed-forwards of all known names": network(
-        others.families, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
+    "blocks of attention and feed-forward network": network(
+        others.blocks, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
     ),
     "blocks with their sum inside": network(others.with_sums_inside),
     "attentions of one projection, in several orders": other(others.OfOneProjection),
@@ -428,10 +428,7 @@ OF_OTHERS = {
         others.ChangesWeights, cells=NO_LINEAR
     ),
     "weights that are assigned before each batch": other(others.AssignsWeights),
-    "a copy of a module in a step": unstaged(
-        others.Copies,
-        cells=cells(("fsdp", "tensor"), rejected("copies a module whose parameters are sharded")),
-    ),
+    "a copy of a module in a step": unstaged(others.Copies, cells=SHARDED_TASK),
     "a penalty, added in place": unstaged(others.PenalizedInPlace, cells=SHARDED_TASK),
     "a weight that is used outside of its module": unstaged(others.UsesAWeight, cells=SHARDED_TASK),
     "Lightning's grad_norm in a hook": unstaged(others.LogsNorms, cells=SHARDED_TASK),

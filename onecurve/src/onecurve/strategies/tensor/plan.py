@@ -67,8 +67,8 @@ def find_plan(
 
     Args:
         module: The task.
-        layers: The layers to shard, by their full dotted names; {"": module} for all. If they are
-            layers of one sequence, a pair may span two of them.
+        layers: The layers to shard, by their full dotted names; {"": module} for all. A pair spans
+            these alone.
         given: Styles by globs of module names, with or without the name of the network; of two that
             match a name, the latter counts. "auto" or None for no given plan.
         size: An inferred plan omits layers that so many ranks cannot share evenly.
@@ -89,7 +89,7 @@ def find_plan(
         for name in found:
             own: Any = parts[name]
             plan |= _fitting(parts, name, own.tensor_plan(), f"{type(own).__name__}.tensor_plan()")
-        plan = InferredPlan(module, layers, found, plan, size).plan
+        plan = InferredPlan(module, [*layers], found, plan, size).plan
     held = {
         name: style
         for name, style in _with_children(parts, plan).items()
