@@ -360,7 +360,12 @@ OF_OTHERS = {
             rejected("calls loss.backward(), which does not know this"),
         ),
     ),
-    "manual optimization, gradients of some parameters": other(others.OfSomeInputs),
+    "manual optimization, gradients of some parameters": other(
+        others.OfSomeInputs,
+        cells=cells(
+            ("ddp", "fsdp", "tensor", "pipeline"), rejected("call self.toggle_optimizer(optimizer)")
+        ),
+    ),
     "manual optimization, gradients by autograd.grad": unstaged(
         others.OfItsOwn,
         cells={

@@ -360,15 +360,10 @@ class ClipsItself(Stranger):
 
 
 class OfSomeInputs(ByHand):
-    """Asks for the gradients of some of its parameters, in either way of each of two kinds."""
+    """Asks for the gradients of some of its parameters."""
 
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
-        optimizer: Any = self.optimizers()
-        updated = [each for group in optimizer.param_groups for each in group["params"]]
-        if self.trainer.fit_loop.batch_idx % 2:
-            super().manual_backward(loss, inputs=updated[::2])
-        else:
-            super().manual_backward(loss, inputs=list(self.model.parameters())[1:])
+        super().manual_backward(loss, inputs=list(self.model.parameters()))
 
 
 class OfItsOwn(ByHand):
@@ -711,14 +706,13 @@ class Flattens(Attention):
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         samples, length, width = hidden_states.shape
-        *three, output = (getattr(self, name) for name in self.names)
         seen = F.scaled_dot_product_attention(
             *(
                 layer(hidden_states).view(samples, length, self.num_heads, -1).transpose(1, 2)
-                for layer in three
+                for layer in (self.q_proj, self.k_proj, self.v_proj)
             )
         )
-        return output(seen.transpose(1, 2).reshape(samples, length, width)), None
+        return self.o_proj(seen.transpose(1, 2).reshape(samples, length, width)), None
 
 
 class Copies(Stranger):

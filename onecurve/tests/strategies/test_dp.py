@@ -94,29 +94,3 @@ def test_buffers_that_differ_are_those_that_a_part_changes(
     assert "norm.running_mean, norm.running_var, norm.num_batches_tracked will" in statistics
     assert "will differ from strategy=Single(), as BatchNorm computes them" in statistics
     assert "strategy=dp: calls will differ from strategy=Single(), as forward" in calls
-
-
-class Labelled(Tensor):
-    """Names its columns, as PINA's LabelTensor."""
-
-    labels: tuple[str, ...] = ()
-
-
-class ByLabels(Small):
-    def forward(self, inputs: Any) -> Any:
-        outputs = self.net(inputs[:, inputs.labels.index("first") :].as_subclass(Tensor))
-        outputs.labels = inputs.labels
-        return outputs
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs = batch[0].as_subclass(Labelled)
-        inputs.labels = ("first", "second")
-        outputs = self(inputs)
-        assert outputs.labels == inputs.labels
-        return self.loss(outputs, batch[1])
-
-
-def test_a_tensor_class_keeps_its_attributes() -> None:
-    trainer = quiet_trainer(onecurve.DP(), devices=2, max_epochs=1)
-    trainer.fit(ByLabels(), small_data())
-    assert trainer.global_step == 3
