@@ -487,9 +487,11 @@ OF_OTHERS = {
     "the same in `full_parameters`": other(others.DrawnFull),
     "noise that is added to gradients": unstaged(others.Noise),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
-    "gradients and weights that are assigned, norms as numbers": unstaged(others.ByNumbers),
+    "gradients and weights that are assigned, norms as numbers": unstaged(
+        others.ByNumbers, cells={"ddp": differs(result.GRADIENTS)}
+    ),
     "gradients that are read before they are cleared": unstaged(others.BeforeZeroing),
-    "a fused optimizer": other(others.Fused),
+    "SGD(fused=True)": other(others.Fused, cells=SHARDED_TASK),
     "a gradient within the loss, by hand": unstaged(others.Slopes),
     "a network that is called after its slopes": unstaged(others.OwnSlopes),
     "an optimizer and a schedule of one's own": other(others.Own),

@@ -132,7 +132,6 @@ def test_the_plan_of_a_transformer() -> None:
         "network.block2.mlp.gate_proj": "colwise",
         "network.block2.mlp.down_proj": "rowwise",
         "network.block2.mlp.up_proj": "colwise",
-        "network.norm": "sequence",
         "network.head": "vocab",
     }
 

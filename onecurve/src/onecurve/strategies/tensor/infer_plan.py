@@ -33,8 +33,7 @@ class InferredPlan:
     nn.Sequential, and a single Linear layer that is left over there; nn.MultiheadAttention, and the
     feed-forward networks of PyTorch's transformer layers; what transformers plans for its models;
     a few classes of timm and GPT-2 (`families.py`). If none of this applies, every Linear layer is
-    sharded by itself. Blocks that hold an attention and norms can work on sharded sequences, and so
-    can norms after them in an nn.Sequential.
+    sharded by itself. Blocks that hold an attention and norms can work on sharded sequences.
 
     Attributes:
         plan: The styles by module name.
@@ -63,7 +62,6 @@ class InferredPlan:
             for name, part in parts.items():
                 self._add_single_linear(name, part)
         self._add_sequence_blocks("", module)
-        self._add_norms_after_blocks(parts)
 
     def _may_shard(self, name: str, part: nn.Module) -> bool:
         if self._has_own_plan(name):
@@ -136,17 +134,6 @@ class InferredPlan:
             return False
         self.plan[name] = "sequence"
         return True
-
-    def _add_norms_after_blocks(self, parts: Mapping[str, nn.Module]) -> None:
-        blocks = {name for name, style in self.plan.items() if style == "sequence"}
-        for holder in {name.rpartition(".")[0] for name in blocks}:
-            before = ""
-            for child, part in parts[holder].named_children():
-                name = _in(holder, child)
-                follows = isinstance(parts[holder], nn.Sequential) and before in self.plan
-                if follows and self.plan[before] == "sequence" and isinstance(part, PER_POSITION):
-                    self.plan[name] = "sequence"
-                before = name
 
 
 def _styles_of(part: nn.Module) -> dict[str, str]:
