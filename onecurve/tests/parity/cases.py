@@ -443,7 +443,7 @@ OF_OTHERS = {
         others.Copies,
         cells={
             **cells(("fsdp", "tensor"), rejected("copies a module whose parameters are sharded")),
-            "pipeline": rejected("a module is copied whose layers are a pipeline"),
+            **OF_LAYERS,
         },
     ),
     "a penalty, added in place": other(
