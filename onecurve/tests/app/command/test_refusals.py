@@ -138,6 +138,8 @@ OURS = {
     "trainer.accelerator=gpu": "trainer.accelerator=gpu … trainer.accelerator=cpu",
     "trainer.limit_val_batches=0": "monitor=val/acc … monitor=train/loss mode=min",
     "logger=wandb logger.wandb.offline=false": "wandb login … logger.wandb.offline=true",
+    "logger=csv logger.csv.version=/dev/null": "logger.csv.version=/dev/null: must be a whole",
+    "logger=csv logger.csv.save_dir=/dev/null": "/dev/null: File exists; name a place that can",
     "logger=wandb project=a/b:c": "project=a/b:c: Weights & Biases … use project=a-b-c",
     f"logger=wandb project={129 * 'x'}": f"128 characters; use project={128 * 'x'}\n",
     "logger=wandb logger.wandb.id=a?": "use logger.wandb.id=a-",
@@ -239,8 +241,8 @@ OURS = {
     "callbacks=[wandb] +callbacks.wandb.pr_curves=true": "TensorBoard alone shows it; leave it out",
     "callbacks=[swa,ema] callbacks.swa.validate=true": "swa.validate=false, or '~callbacks.ema'",
     "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
-    "callbacks=[batch_size_finder] callbacks.batch_size_finder.first=9999": (
-        "must be at most largest=8192, such as callbacks.batch_size_finder.first=1"
+    "callbacks=[batch_size_finder] callbacks.batch_size_finder.mode=linear": (
+        "must be one of power, binsearch, such as callbacks.batch_size_finder.mode=power"
     ),
     **{
         f"callbacks=[batch_size_finder] strategy={name}": (
@@ -365,13 +367,13 @@ OURS |= {
 OURS |= {
     f"callbacks=[gradient_accumulation] {typed}": said
     for typed, said in {
-        "trainer.accumulate_grad_batches=2": "leave one of them out",
-        "callbacks.gradient_accumulation.batches=[1,2]": (
-            "must be increasing epochs from 0, with as many numbers from 1 in batches=[1, 2], such"
+        "callbacks.gradient_accumulation.scheduling={0:1,4:2} trainer.accumulate_grad_batches=2": (
+            "leave one of them out"
         ),
-        "callbacks.gradient_accumulation.from_epochs=[1]": (
-            "such as 'callbacks.gradient_accumulation.from_epochs=[0,4]' 'callbacks."
+        "callbacks.gradient_accumulation.scheduling=2": (
+            "callbacks.gradient_accumulation.scheduling=2: must be"
         ),
+        "": "callbacks.gradient_accumulation.scheduling",
     }.items()
 }
 if ZBV == "zbv":  # this torch has it

@@ -5,13 +5,16 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...config_model import Config, as_override
+from ...config_model import Config, Words, as_override
 from ...errors import missing_packages
 from ..composed_run import ComposedRun
+
+# A folder below `save_dir`.
+Subfolder = Annotated[str, Field(pattern="^([^/].*)?$"), Words("a folder without / before it", "a")]
 
 
 class _Logger(Config, extra="allow"):
@@ -21,16 +24,24 @@ class _Logger(Config, extra="allow"):
 class CSV(_Logger, extra="allow"):
     """Writes metrics.csv: every logged value, by epoch and step."""
 
-    name: str | None = Field(None, description="Subfolder for the experiment; empty for none.")
-    version: int | str | None = Field(None, description="Subfolder for the run; empty for none.")
+    name: Subfolder | None = Field(
+        None, description="Subfolder for the experiment; empty for none."
+    )
+    version: int | Subfolder | None = Field(
+        None, description="Subfolder for the run; empty for none."
+    )
     flush_logs_every_n_steps: int = Field(100, ge=1, description="Rows to buffer.")
 
 
 class TensorBoard(_Logger, extra="allow"):
     """Writes for TensorBoard: `tensorboard --logdir runs`."""
 
-    name: str | None = Field(None, description="Subfolder for the experiment; empty for none.")
-    version: int | str | None = Field(None, description="Subfolder for the run; empty for none.")
+    name: Subfolder | None = Field(
+        None, description="Subfolder for the experiment; empty for none."
+    )
+    version: int | Subfolder | None = Field(
+        None, description="Subfolder for the run; empty for none."
+    )
     seconds_between_writes: float = Field(10, ge=0, description="How long to buffer values.")
     max_queue: int = Field(10, ge=1, description="How many values to buffer at most.")
     hparams: bool = Field(True, description="Show overrides beside the last metrics.")

@@ -1,6 +1,7 @@
 """What surrounds a script's function in every rank: how it ends, and what is written down."""
 
 import signal
+import traceback
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from ...launch.context import (
 from . import record
 from .bookkeeping import Results
 from .closing import show_metrics, show_training
-from .instantiate import describe_error, trainer_errors
+from .instantiate import LIGHTNING, describe_error, trainer_errors
 from .monitor import missing_metric
 from .run import Run
 from .trainer import close_loggers, final_facts
@@ -75,7 +76,8 @@ def in_rank(
             refusal := missing_metric(error, results.trainer, run.cfg)
         ):
             raise refusal from None
-        if not _has_trained(results) and (line := _rejected_before_training(error)):
+        script = function.__code__.co_filename
+        if not _has_trained(results) and (line := _rejected_before_training(error, script)):
             raise UserError(line) from error
         raise
     finally:
@@ -136,11 +138,15 @@ def _signal_behind(end: SystemExit, results: Results) -> signal.Signals | None:
     return signal.SIGINT if is_interrupted else None
 
 
-def _rejected_before_training(error: Exception) -> str | None:
+def _rejected_before_training(error: Exception, script: str) -> str | None:
     """The line for settings that Lightning rejects, or for a place that cannot be written to."""
     if isinstance(error, MisconfigurationException):
         return describe_error(error)
-    is_own = user_error_behind(error) is not None or of_the_project(error)
-    if isinstance(error, OSError) and error.filename and not is_own:
-        return f"{error.filename}: {error.strerror}; name a place that can be written to"
-    return None
+    if not isinstance(error, OSError) or not error.filename or user_error_behind(error):
+        return None
+    # What the script, or code of the project that it calls, opens by itself keeps its traceback.
+    files = [each.filename for each in traceback.extract_tb(error.__traceback__)]
+    own = {each.tb_frame.f_code.co_filename for each in of_the_project(error)} - {script}
+    if own or not any(file.startswith(LIGHTNING) for file in files):
+        return None
+    return f"{error.filename}: {error.strerror}; name a place that can be written to"

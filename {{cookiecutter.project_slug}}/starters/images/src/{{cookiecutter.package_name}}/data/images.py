@@ -117,6 +117,11 @@ class ImageDataModule(LightningDataModule):
                 f"data.channels={self.channels}: these images have {images.shape[1]}; "
                 f"use data.channels={images.shape[1]}"
             )
+        if (classes := int(labels.max()) + 1) > self.num_classes:
+            raise UserError(
+                f"data.class_names=[{','.join(self.class_names)}]: these images are of {classes} "
+                "classes; give a name for each, or leave it out"
+            )
         return InMemoryImages(resized(images, self.image_size, self.resize), labels)
 
     def setup(self, stage: str) -> None:
