@@ -13,7 +13,6 @@ from ...config_model import Config, Words, as_override
 from ...errors import missing_packages
 from ..composed_run import ComposedRun
 
-
 # A folder below `save_dir`.
 Subfolder = Annotated[str, Field(pattern="^([^/].*)?$"), Words("a folder without / before it", "a")]
 
