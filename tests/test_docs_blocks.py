@@ -13,7 +13,7 @@ from test_library_pages import PAGES
 # What the first word or words of a command stand for, and why it does not run where tests do.
 NOT_HERE = {
     "kubectl": "there is no cluster; manifests are held against schemas: tests/test_cluster.py",
-    "docker": "wants a daemon and the network; benchmarks/image.py builds and runs the image",
+    "docker": "wants a daemon and the network",
     "srun": "wants a Slurm; onecurve/tests/slurm/test_slurm.py has one",
     "python train.py callbacks.checkpoint.dirpath=s3://": (
         "wants a bucket; onecurve/tests/storage/test_s3.py has one of moto's server"

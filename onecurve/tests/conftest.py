@@ -44,9 +44,9 @@ from onecurve.app import one_run  # noqa: E402
 from onecurve.app.command import claim  # noqa: E402
 from onecurve.launch import agent  # noqa: E402
 from onecurve.launch.context import RunContext  # noqa: E402
-from onecurve.testing.runs import Cli, Outcome, column, jobs_of, largest_difference, run_directories  # noqa: E402
+from onecurve.testing.runs import Cli, Outcome, column, largest_difference, run_directories  # noqa: E402
 
-__all__ = ["Cli", "Outcome", "column", "jobs_of", "largest_difference", "run_directories"]
+__all__ = ["Cli", "Outcome", "column", "largest_difference", "run_directories"]
 
 pytest_plugins = ["onecurve.testing.fixtures"]
 

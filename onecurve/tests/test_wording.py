@@ -46,7 +46,7 @@ LINES = {
         "strategy=pipeline: no; give Pipeline(balance=[2, 3]) or Pipeline(plan=[...]), or auto"
     ),
     "callbacks.timer.duration=00:00:01:00: is used up; leave it out: '~callbacks.timer'": (
-        "StopAfter(duration='00:00:01:00'): is used up; leave it out: StopAfter"
+        "Timer(duration='00:00:01:00'): is used up; leave it out: Timer"
     ),
     "trainer.devices=3: 2 are needed; use trainer.devices=2. The optimizer.lr stays": (
         "Trainer(devices=3): 2 are needed; use Trainer(devices=2). The optimizer.lr stays"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+import yaml
 from conftest import CONFIGS, TWO_STEPS
 
-from onecurve.testing.runs import Cli, column, jobs_of, largest_difference
+from onecurve.testing.runs import Cli, column, largest_difference
 
 ROOT = CONFIGS.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -18,6 +19,13 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 ELSEWHERE = ["HOST", "BUCKET", "torchrun", "srun", "sweep/launcher"]
 if find_spec("onnxscript") is None or find_spec("onnxruntime") is None:
     ELSEWHERE.append("format=onnx")  # an extra
+
+
+def jobs_of(sweep: Path) -> int:
+    """The number of jobs that the command of a sweep makes."""
+    record = yaml.safe_load((sweep / "sweep.yaml").read_text())
+    trials = re.search(r"sweep\.trials=(\d+)", record["command"])
+    return int(trials[1]) if trials else len(record["jobs"])
 
 
 def blocks(language: str, *pages: Path) -> list[str]:

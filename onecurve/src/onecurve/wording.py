@@ -20,14 +20,14 @@ STRATEGIES = {
     "mesh": "mesh",
 }
 CALLBACKS = {
-    "batch_size_finder": "BatchSizeSearch",
+    "batch_size_finder": "BatchSizeFinder",
     "checkpoint": "BestAndLast",
     "ema": "ExponentialMovingAverage",
     "lr_finder": "LearningRateRangeTest",
     "nan_guard": "NanGuard",
     "swa": "StochasticWeightAveraging",
     "tensorboard": "Displays",
-    "timer": "StopAfter",
+    "timer": "Timer",
 }
 WORDS = {"true": "True", "false": "False", "null": "None", "resume": "ckpt_path"}
 NOT_INSIDE = r"(?<![\w./~+-])"

@@ -1,9 +1,18 @@
 """The callbacks that look for a learning rate and a batch size before training."""
 
-import pytest
-from conftest import ALL, FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
-from PIL import Image
+from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
+from conftest import ALL, FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.callbacks import BatchSizeFinder
+from PIL import Image
+from several_fits import Losses, Small, quiet_trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from onecurve import Single
 from onecurve.callbacks.lr_finder import suggestion
 
 PLAIN = (FLOAT64, "callbacks=[]", "trainer.max_epochs=1", "test=false")
@@ -14,28 +23,16 @@ FINDER = (*PLAIN, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40")
 @pytest.mark.parametrize(
     "name", one_of_a_kind(["single", "pipeline", "shard x tensor"], kept=["single"])
 )
-def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None:
-    """Afterwards the run is the one with that learning rate, as if nothing had been tried."""
-    outcome = train(*ALL[name], *FINDER, "callbacks.lr_finder.apply=true")
-    found = outcome.metrics["suggested_lr"]
-    assert 1e-4 < found < 0.5
-    assert Image.open(outcome.run / "lr_finder.png").width > 300
-    plain = (*PLAIN, f"optimizer.lr={found}")
-    given = train(*ALL[name], *plain).run
-    ours, theirs = (column(run, "train/loss") for run in (outcome.run, given))
-    assert largest_difference(ours, theirs) <= ROUNDING
-
-
-@pytest.mark.compares
-def test_a_suggestion_changes_nothing_unless_it_is_applied(train: Cli) -> None:
-    with_finder, without = train(*FINDER), train(*PLAIN)
+def test_a_learning_rate_is_suggested(train: Cli, name: str) -> None:
+    """Afterwards the run is the one without, as if nothing had been tried."""
+    with_finder, without = train(*ALL[name], *FINDER), train(*ALL[name], *PLAIN)
     found = with_finder.metrics["suggested_lr"]
-    said = (
-        f"lr_finder: optimizer.lr={found:.3g} ({with_finder.run}/lr_finder.png); training continues"
-    )
+    assert 1e-4 < found < 0.5
+    said = f"lr_finder: optimizer.lr={found:.3g} ({with_finder.run}/lr_finder.png)\n"
     assert said in with_finder.out
+    assert Image.open(with_finder.run / "lr_finder.png").width > 300
     ours, theirs = (column(outcome.run, "train/loss") for outcome in (with_finder, without))
-    assert ours == theirs
+    assert largest_difference(ours, theirs) <= ROUNDING
 
 
 def test_where_the_loss_falls_fastest() -> None:
@@ -48,14 +45,27 @@ def test_where_the_loss_falls_fastest() -> None:
     assert suggestion(rates, [float(step) for step in range(60)]) is None
 
 
-@pytest.mark.compares
-def test_the_largest_batch_is_found(train: Cli) -> None:
-    finder = ("callbacks=[batch_size_finder]", "callbacks.batch_size_finder.first=16")
-    finder += ("callbacks.batch_size_finder.largest=128", "test=false")
-    suggested = train(*finder)
-    assert "data.batch_size=128 fits; training continues with 64" in suggested.out
-    applied = train(*finder, "callbacks.batch_size_finder.apply=true")
-    assert "data.batch_size=128 fits; training with it" in applied.out
-    for outcome, size in ((suggested, 64), (applied, 128)):
-        given = train("callbacks=[]", f"data.batch_size={size}").run
-        assert column(outcome.run, "train/loss") == column(given, "train/loss")
+class Batches(LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size = 8
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        pairs = torch.arange(240.0).view(40, 6).sin(), torch.ones(40, 2)
+        return DataLoader(TensorDataset(*pairs), self.batch_size, shuffle=True)
+
+
+def test_the_largest_batch_is_that_of_a_plain_trainer(tmp_path: Path) -> None:
+    """And so is the run, which trains with it."""
+    losses, sizes = [], []
+    for strategy in ("auto", Single()):
+        torch.manual_seed(3)
+        data, loss = Batches(), Losses()
+        finder = BatchSizeFinder(init_val=4, max_val=16)
+        options: dict[str, Any] = {"callbacks": [finder, loss], "default_root_dir": tmp_path}
+        quiet_trainer(strategy, max_epochs=2, **options).fit(Small(), datamodule=data)
+        losses.append(loss.logged["train/loss"])
+        sizes.append(data.batch_size)
+    assert sizes == [16, 16]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 2 * 3

@@ -12,9 +12,8 @@ import pytest
 import torch
 from conftest import TINY, Cli, column
 from processes import Command
-from test_checkpoint_files import files_of_at_most
 
-from onecurve.callbacks.katib import KatibMetrics, line
+from onecurve.callbacks.katib import line
 
 KATIB = "callbacks=[checkpoint,katib]"
 
@@ -62,19 +61,6 @@ def test_half_a_line_of_a_container_that_was_killed_is_dropped(train: Cli, tmp_p
     reported = collected(file.read_text(), "val/acc")
     assert reported[0] == ("val/acc", 0.125)
     assert len(reported) == 2
-
-
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    callback = KatibMetrics(str(tmp_path / "katib.json"))
-    rows = [line({"val/acc": value}) for value in (0.1, 0.2, 0.3)]
-    for row, room in zip(rows, (10_000, len(rows[0]) + 9, 10_000), strict=True):
-        callback._waiting += row
-        with files_of_at_most(room):
-            callback._write()
-        if row != rows[2]:
-            assert callback.file.read_bytes() == rows[0]
-    assert callback.file.read_bytes() == b"".join(rows)
-    assert capsys.readouterr().err.count("its lines wait") == 1
 
 
 @pytest.mark.long

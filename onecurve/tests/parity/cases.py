@@ -46,7 +46,6 @@ ALWAYS = ("single", "dp", "ddp", "fsdp", "tensor", "pipeline")
 MESHES = ("replicate x shard", "shard x tensor", "pipeline x shard")
 SCHEDULES = ("pipeline, interleaved", "pipeline, split backward")
 OTHERS = tuple(name for name in ALWAYS if name != "dp")  # which splits at `forward` alone
-UNSTAGED = tuple(name for name in OTHERS if name != "pipeline")
 SHARES = ("ddp", "fsdp")
 
 
@@ -70,6 +69,11 @@ def announced(words: str) -> Cell:
 def differs(kind: str) -> Cell:
     """`parity` names the cause."""
     return Cell("differs", kind)
+
+
+def failed(words: str) -> Cell:
+    """An error of PyTorch, before anything is trained that differs."""
+    return Cell("failed", words)
 
 
 def cells(under: Any, cell: Cell) -> dict[str, Cell]:
@@ -317,20 +321,23 @@ def other(task: Callable[[], LightningModule], **options: Any) -> Case:
     return Case(task, others.loaders, None, **{"under": OTHERS, **options})
 
 
-def unstaged(task: Callable[[], LightningModule], **options: Any) -> Case:
-    """A row of what some ranks of a pipeline alone reject, which is in tests/strategies."""
-    return other(task, **{"under": UNSTAGED, **options})
-
-
 def network(make: Callable[[], Any], **options: Any) -> Case:
     """A row of a network, in the task of others."""
     return other(partial(others.Stranger, make), **options)
 
 
 SHARDED_TASK = cells(("fsdp", "tensor"), rejected(SHARDED))
+OF_LAYERS = {"pipeline": rejected("parameters or gradients, in another way than by calling model")}
+OF_ANOTHER = {
+    "pipeline": rejected("reads, draws or compares a weight or a gradient that another rank has")
+}
+BETWEEN = {"pipeline": rejected("uses what passes between them, or skips some")}
+TWICE = {"pipeline": rejected("create_graph=True) does not pass through stages")}
+STAGED = {"pipeline": LAYERS_OF_ONE}
 BECAME = announced("became different ones on each rank")
 METHODS = {name: {"forward_methods": ["encode"]} for name in ("fsdp", "tensor")}
 FINER = {name: {"wrap": ["Sequential"]} for name in ("fsdp", "tensor")}
+OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank runs it on")}
 HOOKS = rejected("and 1 more have hooks (register_hook)")
 OF_OTHERS = {
     "a network that is called by its name, and no `forward`": other(
@@ -343,10 +350,7 @@ OF_OTHERS = {
     "another method than `forward`": other(others.CallsAMethod, settings=METHODS),
     "`forward` by its name, steps without a batch's number": other(others.CallsByName),
     "a part of a module that is never called": other(others.CallsParts, settings=FINER),
-    "no optimizer": other(
-        others.HasNoOptimizer,
-        cells={"pipeline": announced("is not one of torch.optim, and could not be tried out")},
-    ),
+    "no optimizer": other(others.HasNoOptimizer),
     "layers that are frozen in a step": other(
         others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
     ),
@@ -361,15 +365,18 @@ OF_OTHERS = {
         ),
     ),
     "manual optimization, gradients of some parameters": other(others.OfSomeInputs),
-    "manual optimization, gradients by autograd.grad": unstaged(
+    "manual optimization, gradients by autograd.grad": other(
         others.OfItsOwn,
         cells={
+            **OF_LAYERS,
             "ddp": differs(result.GRADIENTS),
             "fsdp": rejected(SHARDED),
             "tensor": rejected("calls loss.backward()"),
         },
     ),
-    "the same, averaged by `reduce`": unstaged(others.OfItsOwnAveraged, cells=SHARDED_TASK),
+    "the same, averaged by `reduce`": other(
+        others.OfItsOwnAveraged, cells={**SHARDED_TASK, **OF_LAYERS}
+    ),
     "manual optimization, clipped by PyTorch's clip_grad_norm_": other(
         others.ClipsItself, under=(*OTHERS, *MESHES)
     ),
@@ -405,43 +412,60 @@ OF_OTHERS = {
     ),
     "weight_norm": other(others.NormedByWeight),
     "pruned weights": other(others.Pruned),
-    "a network that returns a distribution": unstaged(others.OfADistribution, cells=NO_LINEAR),
+    "a network that returns a distribution": other(
+        others.OfADistribution, cells={**NO_LINEAR, **STAGED}
+    ),
     "attentions and feed-forwards of all known names": network(
         others.families, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
     ),
     "blocks with their sum inside": network(others.with_sums_inside),
     "attentions of one projection, in several orders": other(others.OfOneProjection),
     "an attention whose projection is stacked": network(
-        others.Stacked, under=UNSTAGED, cells={"tensor": differs(result.PLAN)}
+        others.Stacked, cells={"tensor": differs(result.PLAN), **STAGED}
     ),
     "an attention that knows its width": network(
         others.one_block,
-        under=UNSTAGED,
-        cells={"tensor": rejected("holds only some of its heads or features")},
+        cells={
+            "tensor": rejected("holds only some of its heads or features"),
+            "pipeline": rejected("1 layers cannot make 2 stages"),
+        },
     ),
-    "a convolution over positions": unstaged(
+    "a convolution over positions": other(
         others.OfNeighbours,
-        cells={**NO_LINEAR, "context": differs(result.POSITIONS)},
-        under=(*UNSTAGED, "context"),
+        cells={**NO_LINEAR, **STAGED, "context": differs(result.POSITIONS)},
+        under=(*OTHERS, "context"),
     ),
     "layers that change their weights when they are called": other(
         others.ChangesWeights, cells=NO_LINEAR
     ),
     "weights that are assigned before each batch": other(others.AssignsWeights),
-    "a copy of a module in a step": unstaged(
+    "a copy of a module in a step": other(
         others.Copies,
-        cells=cells(("fsdp", "tensor"), rejected("copies a module whose parameters are sharded")),
+        cells={
+            **cells(("fsdp", "tensor"), rejected("copies a module whose parameters are sharded")),
+            "pipeline": rejected("a module is copied whose layers are a pipeline"),
+        },
     ),
-    "a penalty, added in place": unstaged(others.PenalizedInPlace, cells=SHARDED_TASK),
-    "a weight that is used outside of its module": unstaged(others.UsesAWeight, cells=SHARDED_TASK),
-    "Lightning's grad_norm in a hook": unstaged(others.LogsNorms, cells=SHARDED_TASK),
-    "Lightning's EMAWeightAveraging": unstaged(
-        others.Averaged, cells=SHARDED_TASK, under=("fsdp", "tensor")
+    "a penalty, added in place": other(
+        others.PenalizedInPlace, cells={**SHARDED_TASK, **OF_LAYERS}
     ),
-    "a loss of slopes alone": unstaged(
-        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **SHARDED_TASK}
+    "a weight that is used outside of its module": other(
+        others.UsesAWeight, cells={**SHARDED_TASK, **OF_ANOTHER}
     ),
-    "Lightning's BaseFinetuning": unstaged(others.Unfreezes, cells={"tensor": rejected(SHARDED)}),
+    "Lightning's grad_norm in a hook": other(
+        others.LogsNorms, cells={**SHARDED_TASK, **OF_ANOTHER}
+    ),
+    "Lightning's EMAWeightAveraging": other(
+        others.Averaged,
+        cells={**SHARDED_TASK, **OF_ANOTHER},
+        under=("fsdp", "tensor", "pipeline"),
+    ),
+    "a loss of slopes alone": other(
+        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **SHARDED_TASK, **TWICE}
+    ),
+    "Lightning's BaseFinetuning": other(
+        others.Unfreezes, cells={"tensor": rejected(SHARDED), **OF_ANOTHER}
+    ),
     "nn.Embedding(max_norm=...)": other(
         others.ScalesRows, cells=cells(SHARES, rejected("scales the rows that it looks up"))
     ),
@@ -458,17 +482,21 @@ OF_OTHERS = {
         others.AbstractTask,
         cells=cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
     ),
-    "a weight that is logged": unstaged(others.LogsAWeight, cells=SHARDED_TASK),
-    "weights as arrays of NumPy": unstaged(others.ReadsNumbers, cells=SHARDED_TASK),
-    "histograms of weights": unstaged(others.DrawsHistograms, cells=SHARDED_TASK),
+    "a weight that is logged": other(
+        others.LogsAWeight,
+        cells={**SHARDED_TASK, "pipeline": rejected("gets a number of weights or gradients that")},
+    ),
+    "weights as arrays of NumPy": other(others.ReadsNumbers, cells={**SHARDED_TASK, **OF_ANOTHER}),
+    "histograms of weights": other(others.DrawsHistograms, cells={**SHARDED_TASK, **OF_ANOTHER}),
     "weights that get other memory": other(
         others.SetsWeights, cells={"ddp": differs(result.GRADIENTS), **SHARDED_TASK}
     ),
-    "rows of a weight that are drawn": unstaged(
-        others.DrawsParts, cells=cells(("fsdp", "tensor"), rejected(IN_CONTEXT))
+    "rows of a weight that are drawn": other(
+        others.DrawsParts,
+        cells={**cells(("fsdp", "tensor"), rejected(IN_CONTEXT)), **OF_ANOTHER},
     ),
-    "blocks with a line of their own in between": network(others.PlacedBetween, under=UNSTAGED),
-    "a batch that is skipped": unstaged(
+    "blocks with a line of their own in between": network(others.PlacedBetween, cells=BETWEEN),
+    "a batch that is skipped": other(
         others.SkipsABatch,
         cells={
             "single": announced("returned None, which skips a batch; if that is not meant"),
@@ -481,24 +509,41 @@ OF_OTHERS = {
         others.ClampsByHooks,
         cells={"ddp": differs(result.GRADIENTS), "fsdp": HOOKS, "tensor": HOOKS},
     ),
-    "weights that are drawn once training begins": unstaged(others.Drawn),
+    "weights that are drawn once training begins": other(others.Drawn, cells=OF_ANOTHER),
     "the same in `full_parameters`": other(others.DrawnFull),
-    "noise that is added to gradients": unstaged(others.Noise),
+    "noise that is added to gradients": other(others.Noise, cells=OF_ANOTHER),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
-    "gradients and weights that are assigned, norms as numbers": unstaged(others.ByNumbers),
-    "gradients that are read before they are cleared": unstaged(others.BeforeZeroing),
+    "gradients and weights that are assigned, norms as numbers": other(
+        others.ByNumbers, cells=OF_ANOTHER
+    ),
+    "gradients that are read before they are cleared": other(
+        others.BeforeZeroing, cells=OF_ANOTHER
+    ),
     "a fused optimizer": other(others.Fused),
-    "a gradient within the loss, by hand": unstaged(others.Slopes),
-    "a network that is called after its slopes": unstaged(others.OwnSlopes),
-    "an optimizer and a schedule of one's own": other(others.Own),
-    "an optimizer of one's own, by the norm of all": unstaged(
-        partial(others.Own, others.ByNorm), cells={"tensor": rejected(SHARDED)}
+    "a gradient within the loss, by hand": other(others.Slopes, cells=BETWEEN),
+    "a network that is called after its slopes": other(others.OwnSlopes, cells=TWICE),
+    "an optimizer and a schedule of one's own": other(others.Own, cells=OWN_OPTIMIZER),
+    "an optimizer of one's own, by the norm of all": other(
+        partial(others.Own, others.ByNorm),
+        cells={"tensor": rejected(SHARDED), "pipeline": differs("is not one of torch.optim")},
     ),
     "an optimizer that was made before the fit": other(others.MadeEarly),
     "a teacher in inference mode": other(others.Taught),
-    "blocks that fill a cache": network(others.Cached, under=UNSTAGED),
-    "a hook that keeps what a layer returns": unstaged(others.Hooked),
-    "torch.func": unstaged(others.Mapped, cells={"ddp": SOME_PARAMETERS, **SHARDED_TASK}),
+    "blocks that fill a cache": network(
+        others.Cached,
+        cells={"pipeline": rejected("calls one that changes what it is given, such as a cache")},
+    ),
+    "a hook that keeps what a layer returns": other(
+        others.Hooked, cells={"pipeline": rejected("hooks of its layers (register_forward_hook)")}
+    ),
+    "torch.func": other(
+        others.Mapped,
+        cells={
+            "ddp": SOME_PARAMETERS,
+            **SHARDED_TASK,
+            "pipeline": failed("an autograd.Function with functorch transforms"),
+        },
+    ),
 }
 SECTIONS = {
     "Data": OF_DATA,

@@ -3,17 +3,22 @@
 In onecurve/: PYTHONPATH=src:tests:tests/harness python tests/parity/table.py
 """
 
+import json
+import os
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch.distributed as dist
 import warm_ranks
 from cases import CASES, SECTIONS, STRATEGIES, Case, Cell
 
 from onecurve.errors import user_error_behind
+from onecurve.launch.addresses import HOST
 from onecurve.machine import unchanged_environment
 from onecurve.testing import assert_parity
 from onecurve.wording import for_reader
@@ -55,7 +60,21 @@ def outcome(column: str, row: str) -> Outcome:
             kind, text = ("rejected", str(line)) if line else ("failed", traceback.format_exc())
     warm_ranks.end_groups()
     lines = [line for line in said.getvalue().splitlines() if line.startswith("strategy=")]
-    return Outcome(kind, text, "\n".join(lines))
+    return of_all_ranks(f"{column}, {row}", Outcome(kind, text, "\n".join(lines)))
+
+
+def of_all_ranks(cell: str, mine: Outcome) -> Outcome:
+    """What came of a cell, once all ranks have ended it: a line, if one of them rejected it alone.
+
+    The groups of that rank are gone, so that the others, which wait for it, fail.
+    """
+    ranks = range(int(os.environ.get("WORLD_SIZE", "1")))
+    if len(ranks) == 1:
+        return mine
+    store = dist.TCPStore(HOST, int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=60))
+    store.set(f"{cell}: {os.environ['RANK']}", json.dumps(mine))
+    outcomes = [Outcome(*json.loads(store.get(f"{cell}: {rank}"))) for rank in ranks]
+    return next((each for each in outcomes if each.kind == "rejected"), mine)
 
 
 def column_of(column: str, rows: Sequence[str]) -> dict[str, Outcome]:

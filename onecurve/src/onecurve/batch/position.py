@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from ..compat.of_lightning import accumulates, is_in_step, is_validation_over, validation_is_due
+from ..compat.of_lightning import accumulates, is_validation_over, validation_is_due
 
 KEY = "resume"  # of a checkpoint
 BATCHES, VALIDATION = "epoch_loop.batch_progress", "epoch_loop.val_loop.batch_progress"
@@ -44,8 +44,13 @@ def reached(loop: Mapping[str, Any]) -> tuple[int, int]:
     return epoch["ready"] - 1, batch if has_begun else 0
 
 
-def counted(trainer: Trainer) -> dict[str, Any]:
-    """The state of the fit loop, once Lightning has counted what it has trained on."""
+def counted(trainer: Trainer, in_step: bool) -> dict[str, Any]:
+    """The state of the fit loop, once Lightning has counted what it has trained on.
+
+    Args:
+        trainer: The trainer.
+        in_step: Whether a batch is at its end, and what follows on it has not begun.
+    """
     loop = trainer.fit_loop.state_dict()
     epoch, batches = reached(loop)
     if epoch == loop["epoch_progress"]["current"]["ready"]:
@@ -53,7 +58,7 @@ def counted(trainer: Trainer) -> dict[str, Any]:
     if not batches:
         _begin_again(loop)
         return loop
-    in_step, is_due = is_in_step(trainer), validation_is_due(trainer)
+    is_due = validation_is_due(trainer)
     validates = in_step or (trainer.validating and not is_validation_over(trainer))
     steps = loop["epoch_loop.state_dict"]["_batches_that_stepped"]
     if not accumulates(trainer):

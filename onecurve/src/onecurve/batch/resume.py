@@ -19,9 +19,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..compat.of_lightning import (
+    callbacks_of,
     check_by_one_clock,
     ends_with_its_epoch,
     forget_states_of_loaders,
@@ -77,6 +79,9 @@ class TrainingEpochs:
         self._seeded: list[Any] = []
         # The state before the validation behind the last batch, and whether a stop alone caused it.
         self._validation: tuple[State, bool] | None = None
+        # What is done once the batch is over, and whether it is being done.
+        self._after_batch: list[Callable[[], None]] = []
+        self._is_batch_over = False
         # What a checkpoint has of an epoch that was cut short.
         self._cut_short: dict[str, Any] | None = None
         self._loop = trainer.fit_loop.epoch_loop
@@ -116,6 +121,13 @@ class TrainingEpochs:
             _set(self._resumed.rng["now"], _made(self._loaders))
         if frozen := self._entries.get("frozen"):
             self._say(freeze_alike(self.trainer.lightning_module, frozen))
+        # Lightning calls no `on_train_epoch_start` for an epoch that is resumed.
+        for schedule in callbacks_of(self.trainer, GradientAccumulationScheduler):
+            schedule.on_train_epoch_start(self.trainer)
+
+    def after_batch(self, action: Callable[[], None]) -> None:
+        """Do something once the batch under way is over; see `CallbackAPI.after_batch`."""
+        self._after_batch.append(action)
 
     def end(self) -> None:
         """Restore Lightning's loops."""
@@ -250,6 +262,10 @@ class TrainingEpochs:
         whose next epoch has another order if it draws.
         """
         trainer, self._validation = self.trainer, None
+        self._is_batch_over = True
+        while self._after_batch:
+            self._after_batch.pop(0)()
+        self._is_batch_over = False
         if is_due := check_by_one_clock(trainer, data_fetcher):
             for_stop = trainer.should_stop and not validation_is_due(trainer)
             self._validation = self.stream.common_state, for_stop
@@ -270,13 +286,14 @@ class TrainingEpochs:
         if self._resumed is not None:  # nothing has been trained since
             entries = {"position": vars(self._resumed), **self._entries}
             return {"fit_loop": trainer.fit_loop.state_dict(), KEY: entries}
-        loop, loaders = counted(trainer), self._loaders
+        in_step = self._is_batch_over or is_in_step(trainer)
+        loop, loaders = counted(trainer, in_step), self._loaders
         epoch, batches = reached(loop)
         before = [state for each in loaders for state in self._generators.get(id(each), [])]
         now, generators = self.stream.common_state, _states_of(loaders)
         if not batches and self._iterator is not None and self._epoch == epoch:
             now, generators = self._iterator, before
-        elif self._validation is not None and not is_in_step(trainer):
+        elif self._validation is not None and not in_step:
             state, for_stop = self._validation
             if for_stop or (trainer.validating and not is_validation_over(trainer)):
                 now = state

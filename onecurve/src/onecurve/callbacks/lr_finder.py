@@ -11,38 +11,29 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 
 from ..arguments import configured_by
-from ..checkpoint.resume_changes import scale_rates
 from ..errors import say
 from ..figures import new_figure
 from .options import LearningRateRangeTestOptions
 
 SKIPPED_AT_THE_START = 5
-STOP_AT = 4.0  # times the smallest loss: where the range test ends early
 
 
 class LearningRateRangeTest(LearningRateFinder):
-    """Lightning's range test before training, which leaves no trace in the run that follows.
+    """Lightning's range test before training, with a figure and a suggestion that are shown.
 
     It suggests where the loss falls fastest over the logarithm of the learning rate. Lightning's
-    own uses the learning rate itself, and so mostly suggests one near the smallest. Where
-    parameters have learning rates of their own, what it suggests is that of the first, and the
-    others keep their ratio.
+    own uses the learning rate itself, and so mostly suggests one near the smallest.
     """
 
     @configured_by(LearningRateRangeTestOptions, "callbacks.lr_finder")
     def __init__(self, options: LearningRateRangeTestOptions) -> None:
-        rates = (options.min_lr, options.max_lr)
-        super().__init__(*rates, options.steps, early_stop_threshold=STOP_AT, update_attr=False)
+        super().__init__(options.min_lr, options.max_lr, options.steps, update_attr=False)
         self.file = options.file
-        self.apply = options.apply
         self.final_facts: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
             return
-        group = trainer.optimizers[0].param_groups[0]
-        # A scheduler with warmup, or OneCycleLR, begins below it.
-        before = group.get("max_lr", group.get("initial_lr", group["lr"]))
         epochs = trainer.fit_loop.max_epochs
         # A short run has fewer steps than the test needs.
         trainer.fit_loop.max_epochs = -1
@@ -52,20 +43,11 @@ class LearningRateRangeTest(LearningRateFinder):
         rates, losses = self.optimal_lr.results["lr"], self.optimal_lr.results["loss"]
         suggested = suggestion(rates, losses)
         self.final_facts = {"suggested_lr": float(f"{suggested:.3g}")} if suggested else {}
-        if trainer.is_global_zero:
-            draw(rates, losses, suggested, self.file)
-            self._report(suggested)
-        if suggested and self.apply:
-            factor = self.final_facts["suggested_lr"] / before
-            groups = [group for each in trainer.optimizers for group in each.param_groups]
-            schedulers = [vars(each.scheduler) for each in trainer.lr_scheduler_configs]
-            for holder in (*groups, *schedulers):
-                scale_rates(holder, factor)
-
-    def _report(self, suggested: float | None) -> None:
+        if not trainer.is_global_zero:
+            return
+        draw(rates, losses, suggested, self.file)
         if suggested:
-            does = "training with it" if self.apply else "training continues with its own"
-            print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file}); {does}", flush=True)
+            print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file})", flush=True)
         else:
             say(
                 f"lr_finder: the loss falls nowhere between callbacks.lr_finder.min_lr="

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -18,17 +18,10 @@ from ..errors import UserError
 from ..optim.steps import steps_done
 from .options import NanGuardOptions
 
-
-class Finding(NamedTuple):
-    """A place with a value that is not finite; the smallest of several is the origin.
-
-    The stage is 0 for inputs of the network, 1 for parameters, 2 for outputs of a layer, and 3 for
-    gradients; the position is the index of the layer or parameter, of gradients from the last.
-    """
-
-    stage: int
-    position: int
-    what: str
+# Where a value is not finite: 0 for inputs of the network, 1 for parameters, 2 for outputs of a
+# layer, 3 for gradients; then the index of the layer or parameter, of gradients from the last. The
+# smallest of all ranks is the origin.
+Finding = tuple[int, int, str]
 
 
 class NanGuard(Callback):
@@ -74,37 +67,29 @@ class NanGuard(Callback):
         if strategy.reduce_boolean_decision(is_fine):
             return
         trainer.save_checkpoint(self.checkpoint, weights_only=True)
-        finding = self._find(pl_module, strategy)
+        where = self._find(pl_module, strategy) or "the loss, not the network"
         shares = strategy.of_all_samples(tree_map_only(Tensor, torch.Tensor.cpu, self._batch))
         if trainer.is_global_zero:
             torch.save({"step": steps_done(trainer), "batch": shares}, self.file)
-        where = finding.what if finding else "the loss, not the network"
         raise UserError(
             f"callbacks.nan_guard: step {steps_done(trainer)}: a value is not finite, first in "
             f"{where}; the batch is in {self.file}, the weights before the step in "
             f"{self.checkpoint}; try a smaller optimizer.lr, or trainer.gradient_clip_val=1.0"
         )
 
-    def _find(self, module: LightningModule, strategy: Any) -> Finding | None:
+    def _find(self, module: LightningModule, strategy: Any) -> str | None:
         inputs = self._batch[0] if isinstance(self._batch, tuple | list) else self._batch
-        findings = [] if _is_finite(inputs) else [Finding(0, 0, "the batch itself")]
-        parameters = list(enumerate(module.named_parameters()))
-        findings += [
-            Finding(1, position, f"parameter {name}")
-            for position, (name, parameter) in parameters
-            if not _is_finite(parameter)
-        ]
+        findings: list[Finding] = [] if _is_finite(inputs) else [(0, 0, "the batch itself")]
+        for position, (name, parameter) in enumerate(module.named_parameters()):
+            if not _is_finite(parameter):
+                findings.append((1, position, f"parameter {name}"))
+            if not _is_finite(parameter.grad):
+                findings.append((3, -position, f"the gradient of {name}"))
         with _checking_layers(module) as of_layers:
             strategy.forward_only(self._batch)
-        findings += of_layers
-        findings += [
-            Finding(3, -position, f"the gradient of {name}")
-            for position, (name, parameter) in parameters
-            if not _is_finite(parameter.grad)
-        ]
-        everywhere = strategy.of_all_ranks(sorted(findings)[:1])
-        found = sorted(each for rank in everywhere for each in rank)
-        return Finding(*found[0]) if found else None
+        first = sorted(findings + of_layers)[:1]
+        everywhere = [each for rank in strategy.of_all_ranks(first) for each in rank]
+        return min(everywhere)[2] if everywhere else None
 
 
 @contextmanager
@@ -113,7 +98,7 @@ def _checking_layers(module: nn.Module) -> Iterator[list[Finding]]:
 
     def check(position: int, name: str, layer: nn.Module, inputs: Any, outputs: Any) -> None:
         if not _is_finite(outputs):
-            found.append(Finding(2, position, f"what layer {name} returns"))
+            found.append((2, position, f"what layer {name} returns"))
 
     hooks = [
         layer.register_forward_hook(partial(check, position, name))

@@ -7,7 +7,7 @@ A model is the argument of its callback's constructor (`onecurve.arguments`), va
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -44,21 +44,14 @@ class EarlyStoppingOptions(Arguments):
     log_rank_zero_only: bool = Field(default=False, description="Log on the first rank only.")
 
 
-class AccumulationScheduleOptions(Arguments):
-    """Changes the number of accumulated batches from epoch to epoch."""
+class GradientAccumulationScheduler(Config):
+    """Changes the number of accumulated batches from epoch to epoch (a callback of Lightning)."""
 
-    from_epochs: list[Annotated[int, Field(ge=0)]] = Field(description="Epochs; the first is 0.")
-    batches: list[Count] = Field(description="Batches per optimizer step from each of them on.")
+    scheduling: dict[int, Count] = Field(
+        description="Batches per optimizer step, by the epoch from which they count."
+    )
 
     def refusals(self, run: Run, key: str) -> Iterator[str]:
-        epochs = self.from_epochs
-        same_number = len(epochs) == len(self.batches)
-        if not (same_number and epochs[:1] == [0] and epochs == sorted(set(epochs))):
-            yield (
-                f"{key}.from_epochs={epochs}: must be increasing epochs from 0, with as many "
-                f"numbers from 1 in batches={self.batches}, such as '{key}.from_epochs=[0,4]' "
-                f"'{key}.batches=[1,2]'"
-            )
         number = run.get("trainer.accumulate_grad_batches", 1)
         if number > 1:
             yield (
@@ -67,15 +60,18 @@ class AccumulationScheduleOptions(Arguments):
             )
 
 
-class BatchSizeSearchOptions(Arguments):
-    """Before training: doubles the batch size until memory runs out."""
+class BatchSizeFinder(Config):
+    """Before training: doubles the batch size until memory runs out (a callback of Lightning)."""
 
-    first: int = Field(default=32, ge=1, description="Batch size to start with.")
-    largest: int = Field(default=8192, ge=1, description="Batch size to stop at.")
-    steps: int = Field(default=3, ge=1, description="Training steps per batch size.")
-    apply: bool = Field(
-        default=False, description="Train with the result, as with data.batch_size."
+    mode: Literal["power", "binsearch"] = Field(
+        default="power", description="Double it, or also search between the last two."
     )
+    init_val: int = Field(default=2, ge=1, description="Batch size to start with.")
+    max_val: int = Field(default=8192, ge=1, description="Batch size to stop at.")
+    max_trials: int = Field(default=25, ge=1, description="Batch sizes to try at most.")
+    steps_per_trial: int = Field(default=3, ge=1, description="Training steps per batch size.")
+    batch_arg_name: str = Field(default="batch_size", description="The attribute of the data.")
+    margin: float = Field(default=0.05, ge=0, lt=1, description="What binsearch takes off again.")
 
     def refusals(self, run: Run, key: str) -> Iterator[str]:
         if not run.one_process:
@@ -84,10 +80,10 @@ class BatchSizeSearchOptions(Arguments):
                 "a rank that runs out of memory leaves the others waiting; find the batch size of "
                 "one device with strategy=single, and multiply it"
             )
-        if self.first > self.largest:
+        if run.get("resume"):
             yield (
-                f"{key}.first={self.first}: must be at most largest={self.largest}, such as "
-                f"{key}.first=1"
+                "callbacks=batch_size_finder: a resumed run goes on with its batches; add "
+                "'~callbacks.batch_size_finder' and the data.batch_size that was found"
             )
 
 
@@ -98,9 +94,6 @@ class LearningRateRangeTestOptions(Arguments):
     min_lr: float = Field(gt=0, description="The first learning rate.")
     max_lr: float = Field(gt=0, description="The last one, unless the loss diverges earlier.")
     steps: int = Field(default=100, ge=20, description="Optimizer steps between the two.")
-    apply: bool = Field(
-        default=False, description="Train with the suggestion, as with optimizer.lr."
-    )
 
     def refusals(self, run: Run, key: str) -> Iterator[str]:
         if self.min_lr >= self.max_lr:
@@ -146,10 +139,14 @@ class ThroughputOptions(Arguments):
     every_n_steps: int = Field(default=50, ge=1, description="Optimizer steps between two values.")
 
 
-class StopAfterOptions(Arguments):
-    """Stops training after some time, and saves a checkpoint to resume from."""
+class Timer(Config):
+    """Stops training after some time (a callback of Lightning)."""
 
     duration: Time = Field(description="Training time, as days:hours:minutes:seconds.")
+    interval: Literal["step", "epoch"] = Field(
+        default="step", description="Whether it stops after a step or after an epoch."
+    )
+    verbose: bool = Field(default=True, description="Log when the time is over.")
 
 
 class Progress(Config):

@@ -7,11 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.trainer.states import TrainerFn
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 
-from ..errors import plain_console
 from ..optim.steps import steps_done, steps_in_all
 from ..strategies.strategy import OneCurve
 
@@ -25,25 +22,33 @@ def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
     return ProgressLines(seconds_between_lines)
 
 
-class SpeedMeter:
-    """Samples per second of all ranks, over windows of half a second or more."""
+class Pace:
+    """Samples per second of all ranks, over windows of half a second or more, and the time left."""
 
-    def __init__(self) -> None:
-        self._samples = 0
-        self._since = time.perf_counter()
-        self._speed = 0.0
+    _start = -1.0
 
-    def read(self, trainer: Trainer) -> str:
-        """The speed of the last window with samples. The time of validation is included."""
-        seconds = time.perf_counter() - self._since
-        strategy = trainer.strategy
-        samples = strategy.samples_seen if isinstance(strategy, OneCurve) else 0
-        samples -= self._samples
+    def start(self, trainer: Trainer) -> None:
+        """Measure from now on."""
+        self._samples, self._speed = _samples(trainer), 0.0
+        self._since = self._start = time.perf_counter()
+        self._first_step = steps_done(trainer)
+
+    def facts(self, trainer: Trainer) -> dict[str, int | str | float | dict[str, float]]:
+        """What a line or a bar shows, by name. The time of validation is included."""
+        if self._start < 0:  # Lightning's bars of the validation before training
+            return {}
+        now = time.perf_counter()
+        seconds, samples = now - self._since, _samples(trainer) - self._samples
         if samples and (seconds > SECONDS_OF_A_WINDOW or not self._speed):
             self._speed = samples / seconds
-            self._samples += samples
-            self._since += seconds
-        return f"{self._speed:,.0f}"
+            self._samples, self._since = self._samples + samples, now
+        done, total = steps_done(trainer), steps_in_all(trainer)
+        facts: dict[str, int | str | float | dict[str, float]] = {}
+        facts["samples/s"] = f"{self._speed:,.0f}"
+        if (steps := done - self._first_step) and 0 < total < math.inf:
+            rest = (now - self._start) / steps * max(total - done, 0)
+            facts["left"] = str(timedelta(seconds=round(rest)))
+        return facts
 
 
 class ProgressLines(ProgressBar):
@@ -53,7 +58,7 @@ class ProgressLines(ProgressBar):
         super().__init__()
         self._interval = seconds_between_lines
         self._is_enabled = True
-        self._meter = SpeedMeter()
+        self._pace = Pace()
 
     def disable(self) -> None:
         """Lightning calls this on every rank but rank 0."""
@@ -64,8 +69,8 @@ class ProgressLines(ProgressBar):
         self._is_enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._last_line = self._start = time.perf_counter()
-        self._first_step = steps_done(trainer)
+        self._last_line = time.perf_counter()
+        self._pace.start(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if time.perf_counter() - self._last_line > self._interval:
@@ -77,120 +82,33 @@ class ProgressLines(ProgressBar):
     def _print_line(self, trainer: Trainer) -> None:
         self._last_line = time.perf_counter()
         if self._is_enabled:
-            parts = [_epoch(trainer), _step(trainer), *_metrics(trainer), self._speed(trainer)]
-            print("  ".join([*parts, *self._time_left(trainer)]), flush=True)
-
-    def _speed(self, trainer: Trainer) -> str:
-        return f"{self._meter.read(trainer)} samples/s"
-
-    def _time_left(self, trainer: Trainer) -> list[str]:
-        """For the rest of the run, at the pace so far, validation included."""
-        done, total = steps_done(trainer), steps_in_all(trainer)
-        steps = done - self._first_step
-        if not steps or not 0 < total < math.inf:
-            return []
-        a_step = (time.perf_counter() - self._start) / steps
-        seconds = a_step * max(total - done, 0)
-        return [f"{timedelta(seconds=round(seconds))} left"]
+            facts = [f"{value} {name}" for name, value in self._pace.facts(trainer).items()]
+            line = [_epoch(trainer), _step(trainer), *_metrics(trainer), *facts]
+            print("  ".join(line), flush=True)
 
 
-class ProgressInTerminal(ProgressLines):
-    """A line per epoch, a bar for the run, and one for the validation, test or prediction."""
+class ProgressInTerminal(RichProgressBar):
+    """Lightning's bars, with the speed and the time that is left for the run."""
 
     def __init__(self, refresh_rate: int) -> None:
-        super().__init__(seconds_between_lines=math.inf)
-        self._refresh_rate = refresh_rate
-        self._bars: Progress | None = None
-        self._run: TaskID | None = None
-        self._loop: TaskID | None = None
+        super().__init__(refresh_rate, leave=True)
+        self._pace = Pace()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._run = self._add(_epoch(trainer), steps_in_all(trainer))
-        self._update_run(trainer)
+        self._pace.start(trainer)
 
-    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        if trainer.fit_loop.total_batch_idx % self._refresh_rate == 0:
-            self._update_run(trainer)
+    def get_metrics(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
+        metrics = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        return {**metrics, **self._pace.facts(trainer)}
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_epoch_end(trainer, pl_module)
-        self._update_run(trainer)
-        if self._bars:
-            self._bars.refresh()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start_loop("validation", trainer.num_val_batches)
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start_loop("test", trainer.num_test_batches)
-
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start_loop("prediction", trainer.num_predict_batches)
-
-    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        if self._bars and self._loop is not None:
-            self._bars.advance(self._loop)
-
-    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._bars and self._loop is not None:
-            self._bars.remove_task(self._loop)
-            self._loop = None
-        # The bar of the run stays while it goes on.
-        if trainer.state.fn != TrainerFn.FITTING or self._run is None:
-            self._stop()
-
-    on_test_end = on_predict_end = on_validation_end
-
-    def on_exception(self, *_: Any, **__: Any) -> None:
-        self._stop()
-
-    def _add(self, name: str, total: float) -> TaskID | None:
-        if not self._is_enabled:
-            return None
-        if self._bars is None:
-            self._bars = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(20),
-                TextColumn("{task.fields[facts]}", markup=False),
-                console=plain_console(),
-            )
-            self._bars.start()
-        return self._bars.add_task(name, total=total if total < math.inf else None, facts="")
-
-    def _update_run(self, trainer: Trainer) -> None:
-        if self._bars is None or self._run is None:
-            return
-        total = steps_in_all(trainer)
-        facts = [_step(trainer), self._speed(trainer), *self._time_left(trainer)]
-        self._bars.update(
-            self._run,
-            completed=steps_done(trainer),
-            total=total if total < math.inf else None,
-            description=_epoch(trainer),
-            facts="  ".join(facts),
-        )
-
-    def _start_loop(self, name: str, batches: list[int | float]) -> None:
-        self._loop = self._add(name, sum(batches))
-
-    def _stop(self) -> None:
-        if self._bars:
-            for task in self._bars.task_ids:
-                self._bars.remove_task(task)
-            self._bars.stop()
-        self._bars = self._run = self._loop = None
-
-    def _print_line(self, trainer: Trainer) -> None:
-        # Step and speed are beside the bar, so that this fits into 80 columns.
-        if self._bars:
-            line = "  ".join([_epoch(trainer), *_metrics(trainer)])
-            self._bars.console.print(line, highlight=False, soft_wrap=True)
+def _samples(trainer: Trainer) -> int:
+    strategy = trainer.strategy
+    return strategy.samples_seen if isinstance(strategy, OneCurve) else 0
 
 
 def _epoch(trainer: Trainer) -> str:

@@ -1,9 +1,7 @@
 """The speed of training, the shares of its time, and the utilization of the devices."""
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +16,8 @@ from ..compat.patching import replaced
 from ..optim.steps import steps_done
 from .options import ThroughputOptions
 
-FETCHING = "].train_dataloader_next"
+# What Lightning calls two of the actions that it reports to a profiler.
+FETCHING, SAVING = "].train_dataloader_next", "save_checkpoint"
 SECTIONS = ("data", "step", "validation", "checkpoint")
 
 
@@ -48,9 +47,7 @@ class Throughput(Callback):
         if stage == "fit":
             inputs = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
             self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs)
-            save = self._clock.timed("checkpoint", trainer.save_checkpoint)
-            self._wrap(trainer, "save_checkpoint", save)
-            self._watch_fetching(trainer.profiler)  # type: ignore[attr-defined]
+            self._watch(trainer.profiler)  # type: ignore[attr-defined]
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
         self._wrapped.close()
@@ -91,25 +88,23 @@ class Throughput(Callback):
         facts["samples_per_second_in_training"] = facts.pop("samples_per_second")
         self.final_facts = facts
 
-    def _watch_fetching(self, profiler: Profiler) -> None:
-        """Count fetching a batch as ``data``; only a profiler is called around it."""
+    def _watch(self, profiler: Profiler) -> None:
+        """Only a profiler is called around what fetches a batch, and what saves a checkpoint."""
         start, stop = profiler.start, profiler.stop
+        around: list[str | None] = []
 
-        def entered(action_name: str) -> None:
-            if action_name.endswith(FETCHING):
-                self._clock.enter("data")
+        def begin(action_name: str) -> None:
+            if section := _section_of(action_name):
+                around.append(self._clock.enter(section))
             start(action_name)
 
-        def left(action_name: str) -> None:
+        def end(action_name: str) -> None:
             stop(action_name)
-            if action_name.endswith(FETCHING):
-                self._clock.enter("step")
+            if _section_of(action_name):
+                self._clock.enter(around.pop() or "step")
 
-        self._wrap(profiler, "start", entered)
-        self._wrap(profiler, "stop", left)
-
-    def _wrap(self, owner: Any, name: str, function: Callable[..., None]) -> None:
-        self._wrapped.enter_context(replaced(owner, name, function))
+        self._wrapped.enter_context(replaced(profiler, "start", begin))
+        self._wrapped.enter_context(replaced(profiler, "stop", end))
 
     def _now(self, trainer: Trainer) -> "Count":
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]
@@ -153,26 +148,14 @@ class Stopwatch:
     def start(self, section: str) -> None:
         self._section, self._since = section, time.perf_counter()
 
-    def enter(self, section: str) -> None:
-        """Change to a section, if the stopwatch was started."""
-        if self._section is not None:
+    def enter(self, section: str) -> str | None:
+        """Change to a section, if the stopwatch was started; the section that was left."""
+        before = self._section
+        if before is not None:
             now = time.perf_counter()
-            self.seconds[self._section] += now - self._since
+            self.seconds[before] += now - self._since
             self._section, self._since = section, now
-
-    def timed(self, section: str, function: Callable[..., None]) -> Callable[..., None]:
-        """A function whose time counts for a section."""
-
-        @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> None:
-            before = self._section
-            self.enter(section)
-            try:
-                function(*args, **kwargs)
-            finally:
-                self.enter(before or section)
-
-        return run
+        return before
 
 
 def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...] | None) -> int:
@@ -191,6 +174,12 @@ def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...] | None) ->
     finally:
         module.train(was_training)
     return int(counter.get_total_flops())
+
+
+def _section_of(action_name: str) -> str | None:
+    if action_name.endswith(FETCHING):
+        return "data"
+    return "checkpoint" if action_name == SAVING else None
 
 
 def _dtype(trainer: Trainer) -> torch.dtype:

@@ -1,6 +1,7 @@
 """`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,17 @@ class BestAndLast(ModelCheckpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write last.ckpt if it is due and no gradients are being accumulated."""
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        """Save what is due once the batch is over, with what the task does at its end."""
+        end = super().on_train_batch_end
+
+        def save() -> None:
+            end(trainer, pl_module, outputs, batch, batch_idx)
+            self._save_last_if_due(trainer)
+
+        after_batch(trainer, save)
+
+    def _save_last_if_due(self, trainer: Trainer) -> None:
+        """Write last.ckpt between validations, if no gradients are being accumulated."""
         if self.save_last and not accumulates(trainer) and self._is_time(trainer):
             saved_at = self._last_global_step_saved
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
@@ -146,6 +156,17 @@ class BestAndLast(ModelCheckpoint):
         # All ranks go by the clock of rank 0.
         due = time.monotonic() - self._last_saved >= 60 * self.last_every_minutes
         return bool(trainer.strategy.broadcast(due))
+
+
+def after_batch(trainer: Trainer, action: Callable[[], None]) -> None:
+    """Do something after the task's own `on_train_batch_end`, called in that of a callback.
+
+    Lightning calls the task's last. What it changes there, as the weights of a momentum teacher, a
+    checkpoint would not have, and a resume would not do again. Under Lightning's own strategies
+    it is done at once.
+    """
+    strategy: Any = trainer.strategy
+    getattr(strategy, "after_batch", lambda now: now())(action)
 
 
 def path_of_last(trainer: Trainer, default: Path) -> str | Path:

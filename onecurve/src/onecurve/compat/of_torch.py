@@ -350,12 +350,6 @@ def does_not_unscale(optimizer: Optimizer) -> None:
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
-def without_hooks(optimizer: Optimizer) -> dict[str, Any]:
-    """The attributes of an optimizer, but what is called around its step."""
-    hooks = ("step", "_optimizer_")
-    return {name: each for name, each in vars(optimizer).items() if not name.startswith(hooks)}
-
-
 @contextmanager
 def unscaling_within(
     scaler: GradScaler, context: Callable[[Optimizer], AbstractContextManager[Any]]

@@ -7,9 +7,10 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Any
 
 from ..errors import UserError
@@ -19,25 +20,15 @@ HOST = "127.0.0.1"  # for a single node
 FIRST_SRUN_PORT = 15000  # as in Lightning
 
 
-def accepts_connections(host: str, port: int) -> bool:
-    """Whether something listens at HOST:PORT."""
-    try:
-        socket.create_connection((host, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
 def of_this_machine(host: str) -> str:
-    """A host name that is this machine's, or else its address towards the host; nothing is sent."""
+    """This machine's address towards a host; nothing is sent. If that is loopback, the host."""
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         towards = str(probe.getsockname()[0])
     # A machine's own name may resolve to 127.0.1.1 there, and to its real address elsewhere.
-    is_here = str(address[0]).startswith("127.") or address[0] in (towards, "::1")
-    return host if is_here else towards
+    return host if ip_address(towards).is_loopback else towards
 
 
 def gloo_on_loopback() -> None:
@@ -72,7 +63,8 @@ def main_address(ranks: Ranks) -> tuple[str, int]:
 
 
 BACKLOG = 2048
-ANSWER = timedelta(seconds=30)
+ANSWER = 30
+"""Seconds within which a store answers."""
 
 
 def listening_store(host: str, port: int = 0, **options: Any) -> Any:
@@ -89,17 +81,10 @@ def listening_store(host: str, port: int = 0, **options: Any) -> Any:
         address, port = server.getsockname()
         # The store closes the descriptor when it ends.
         listening = server.detach()
-    return _store_class()(
-        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening, **options
-    )
+    return _store(address, port, is_master=True, master_listen_fd=listening, **options)
 
 
-def joined_store(host: str, port: int) -> Any:
-    """The TCPStore whose server another process has."""
-    return _store_class()(host, port, is_master=False, timeout=ANSWER)
-
-
-def _store_class() -> Any:
+def _store(host: str, port: int, **options: Any) -> Any:
     """PyTorch's TCPStore, without C++ stack traces when the server is gone: we report that.
 
     torch reads the log level when it is imported here. Ranks, which import torch themselves, keep
@@ -108,54 +93,52 @@ def _store_class() -> Any:
     with unchanged_environment(["TORCH_CPP_LOG_LEVEL"]):
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
-    return TCPStore
+    return TCPStore(host, port, wait_for_workers=False, **options)
 
 
-def wait(
-    condition: Callable[[], bool],
-    deadline: float,
-    otherwise: Callable[[], str],
-    seconds_between_looks: float = 0.1,
-) -> None:
+def wait(condition: Callable[[], bool], deadline: float, late: str) -> None:
     """Poll a condition, so that Ctrl-C takes effect; after the deadline a UserError says why."""
     while not condition():
         if time.monotonic() > deadline:
-            raise UserError(otherwise())
-        time.sleep(seconds_between_looks)
+            raise UserError(late)
+        time.sleep(0.02)
 
 
-def gone(endpoint: str) -> UserError:
-    """The error for a store at HOST:PORT that no longer answers."""
-    return UserError(
-        f"{endpoint}: the process at which the others met has ended; see its output for the "
-        "reason, then start all of them again"
-    )
+@contextmanager
+def answered(host: str, port: int) -> Iterator[None]:
+    """Within the context, a store that no longer answers is an error of one line."""
+    try:
+        yield
+    except RuntimeError:
+        raise UserError(
+            f"{host}:{port}: the process at which the others met has ended; see its output for the "
+            "reason, then start all of them again"
+        ) from None
 
 
-def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str]) -> Any:
+def store_of_attempt(ranks: Ranks, deadline: float, late: str) -> Any:
     """The store at which the ranks of one attempt meet, and later their process group (`env://`).
 
     torchrun already has a server at MASTER_ADDR, which outlives the ranks; otherwise rank 0 serves.
     """
     host, port = main_address(ranks)
     of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serves = ranks.rank == 0 and not of_agents
-    if serves:
-        # The process group shares the server.
+    if ranks.rank == 0 and not of_agents:
         return _serving_store(host, port)
-    wait(lambda: accepts_connections(host, port), deadline, lambda: missing(1))
-    store = joined_store(host, port)
-    if not of_agents:
-        return store
-    try:
-        return _new_store(store, ranks, host, deadline, missing)
-    except RuntimeError:
-        raise gone(f"{host}:{port}") from None
+    wait(lambda: _accepts_connections(host, port), deadline, late)
+    with answered(host, port):
+        store = _store(host, port, is_master=False, timeout=timedelta(seconds=ANSWER))
+        return _new_store(store, ranks, host, deadline, late) if of_agents else store
 
 
-def _new_store(
-    of_agents: Any, ranks: Ranks, host: str, deadline: float, missing: Callable[[int], str]
-) -> Any:
+def _accepts_connections(host: str, port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection((host, port), timeout=1).close()
+        return True
+    return False
+
+
+def _new_store(of_agents: Any, ranks: Ranks, host: str, deadline: float, late: str) -> Any:
     """A store for this attempt only, served by rank 0.
 
     The store of torchrun's agents still holds values that dead ranks have set, such as addresses
@@ -167,9 +150,9 @@ def _new_store(
         question = uuid.uuid4().hex
         of_agents.set(f"came/{ranks.rank}", question)
         answer = f"answer/{question}"
-        wait(lambda: of_agents.check([answer]), deadline, lambda: missing(1))
+        wait(lambda: of_agents.check([answer]), deadline, late)
         address, _, port = of_agents.get(answer).decode().rpartition(":")
-        store = joined_store(address, int(port))
+        store = _store(address, int(port), is_master=False, timeout=timedelta(seconds=ANSWER))
         store.add("joined", 1)
     else:
         address = HOST if ranks.nodes == 1 else of_this_machine(host)
@@ -182,16 +165,14 @@ def _new_store(
                     of_agents.set(f"answer/{of_agents.get(came).decode()}", f"{address}:{port}")
             return int(store.add("joined", 0)) == ranks.world_size - 1
 
-        wait(all_joined, deadline, lambda: missing(1 + store.add("joined", 0)))
+        wait(all_joined, deadline, late)
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": port}
     return store
 
 
 def _serving_store(host: str, port: int = 0) -> Any:
-    """A store in this process that listens on the network of one of this machine's names."""
-    options = {"multi_tenant": True, "timeout": ANSWER}
-    with suppress(OSError):
-        # On Debian a machine's own name resolves to 127.0.1.1, which other nodes cannot reach.
-        if host in ("localhost", HOST) or not socket.gethostbyname(host).startswith("127."):
-            return listening_store(host, port, **options)
-    return _store_class()(host, port, is_master=True, wait_for_workers=False, **options)
+    """A store in this process, which the process group will share."""
+    options = {"multi_tenant": True, "timeout": timedelta(seconds=ANSWER)}
+    if host in ("localhost", HOST):
+        return listening_store(host, port, **options)
+    return _store(host, port, is_master=True, **options)

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ..checkpoint.file import newest_checkpoint
 from ..checkpoint.remote import DIRPATH, LAST, fetch, find, folder_of
 from ..errors import UserError
 from ..machine import Ranks
-from .addresses import ANSWER, gone, store_of_attempt, wait
+from .addresses import ANSWER, answered, store_of_attempt, wait
 from .context import Attempt, Members, RunContext
 
 
@@ -27,35 +28,28 @@ class Meeting(Members):
     index: int  # the number of this process; 0 is the first
     count: int  # the number of processes
     limit: float  # seconds to wait for the others
-    missing: Callable[[int], str]  # makes the error line for when only so many of them have come
+    late: str  # the error line if they have not come by then
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
-        try:
-            if self.is_first:
-                try:
-                    self._set(key, [find_out(), None])
-                except UserError as error:
-                    self._set(key, [None, str(error)])
-            self._wait_for([key])
-            answer, refusal = json.loads(self.store.get(key))
-            if refusal is not None:
-                self._stay_until_read(key)
-        except RuntimeError:
-            raise self._gone() from None
-        if refusal is not None:
-            raise UserError(refusal)
-        return answer
+        if self.is_first:
+            try:
+                decided = [find_out(), None]
+            except UserError as error:
+                decided = [None, str(error)]
+            self._set(key, decided)
+        answer, refusal = self._get([key])[0]
+        if refusal is None:
+            return answer
+        self._set(f"{key} was read/{self.index}", True)
+        if self.is_first:  # serves the store, and ends once the others have read why
+            with suppress(UserError):
+                self._get([f"{key} was read/{index}" for index in range(self.count)], ANSWER)
+        raise UserError(refusal)
 
     def gather(self, key: str, value: Any) -> list[Any]:
+        self._set(f"{key}/{self.index}", value)
         keys = [f"{key}/{index}" for index in range(self.count)]
-        try:
-            self._set(f"{key}/{self.index}", value)
-            if not self.is_first:
-                return []
-            self._wait_for(keys)
-            return [json.loads(self.store.get(each)) for each in keys]
-        except RuntimeError:
-            raise self._gone() from None
+        return self._get(keys) if self.is_first else []
 
     def reports_failure(self) -> bool:
         try:
@@ -64,28 +58,15 @@ class Meeting(Members):
             return True
 
     def _set(self, key: str, value: Any) -> None:
-        self.store.set(key, json.dumps(value))
+        with answered(self.store.host, self.store.port):
+            self.store.set(key, json.dumps(value))
 
-    def _wait_for(self, keys: list[str]) -> None:
-        """Wait until others have set these keys, within the limit."""
-        wait(
-            lambda: bool(self.store.check(keys)),
-            time.monotonic() + self.limit,
-            lambda: self.missing(sum(bool(self.store.check([key])) for key in keys)),
-            seconds_between_looks=0.02,
-        )
-
-    def _stay_until_read(self, key: str) -> None:
-        """On rank 0, which serves the store: keep it alive until the others have read a key."""
-        deadline = time.monotonic() + ANSWER.total_seconds()
-        self.store.add(f"{key}/read", 1)
-        while self.is_first and self.store.add(f"{key}/read", 0) < self.count:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
-
-    def _gone(self) -> UserError:
-        return gone(f"{self.store.host}:{self.store.port}")
+    def _get(self, keys: list[str], seconds: float | None = None) -> list[Any]:
+        """What others have set, or set within the limit."""
+        with answered(self.store.host, self.store.port):
+            deadline = time.monotonic() + (seconds or self.limit)
+            wait(lambda: bool(self.store.check(keys)), deadline, self.late)
+            return [json.loads(self.store.get(key)) for key in keys]
 
 
 def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunContext:
@@ -107,22 +88,12 @@ def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunCon
 def _members(ranks: Ranks, limit: float) -> Members:
     if ranks.world_size == 1:
         return Members()
-    deadline = time.monotonic() + limit
-
-    def missing(came: int) -> str:
-        return (
-            f"trainer.num_nodes={ranks.nodes}: only {came} of {ranks.world_size} ranks came within "
-            f"{limit:g} s (launch.timeout_seconds); start all of them at the same time"
-        )
-
-    store = store_of_attempt(ranks, deadline, missing)
-    return Meeting(
-        store=store,
-        index=ranks.rank,
-        count=ranks.world_size,
-        limit=limit,
-        missing=missing,
+    late = (
+        f"trainer.num_nodes={ranks.nodes}: not all of {ranks.world_size} ranks came within "
+        f"{limit:g} s (launch.timeout_seconds); start all of them at the same time"
     )
+    store = store_of_attempt(ranks, time.monotonic() + limit, late)
+    return Meeting(store=store, index=ranks.rank, count=ranks.world_size, limit=limit, late=late)
 
 
 def _run_dir_note() -> Path | None:

@@ -12,6 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..batch.stream import fingerprint
+from ..checkpoint.callback import after_batch
 from ..compat.of_torch import BatchNorm, tensor_leaves
 from ..launch.in_ranks import launch
 from ..machine import LIGHTNING_VARIABLES, unchanged_environment
@@ -262,7 +264,7 @@ class Watch(Callback):
             self.save_after = trainer.global_step
             folder = tempfile.mkdtemp(prefix="parity-") if trainer.is_global_zero else ""
             self.checkpoint = Path(trainer.strategy.broadcast(folder), "middle.ckpt")
-            trainer.save_checkpoint(self.checkpoint)
+            after_batch(trainer, partial(trainer.save_checkpoint, self.checkpoint))
 
     def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
         self._random = _random_state()

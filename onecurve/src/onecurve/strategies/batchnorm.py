@@ -50,7 +50,7 @@ def synchronized(steps: "Steps", group: Group) -> AbstractContextManager[None]:
         eps: float = 1e-5,
     ) -> Any:
         context = steps.current
-        is_in_step = context is not None and (context.is_running or is_in_backward())
+        is_in_step = context is not None and (steps.is_running or is_in_backward())
         if context is None or not is_in_step or not training:
             return _of_torch(
                 input, running_mean, running_var, weight, bias, training, momentum, eps

@@ -5,7 +5,7 @@ These come beside Lightning's own: ``reduce``, ``broadcast``, ``reduce_boolean_d
 Unless noted otherwise, all ranks must call a method together.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
@@ -193,7 +193,7 @@ class CallbackAPI(Strategy):
         if self.data_parallel_size == 1:
             return tensor
         context = self._steps.current
-        if context is not None and context.is_running and not context.counts:
+        if context is not None and self._steps.is_running and not context.counts:
             tensor = tensor[:0]  # a rank without samples works on another rank's
         return gather_uneven(tensor, self.samples_group)
 
@@ -269,6 +269,15 @@ class CallbackAPI(Strategy):
         return self._state.counted(list(parameters))
 
     # Checkpoints: files of one format for all strategies
+
+    def after_batch(self, action: Callable[[], None]) -> None:
+        """Do something once the training batch is over, and the task's `on_train_batch_end` is.
+
+        A callback that saves a checkpoint at the end of a batch does it here: Lightning calls the
+        task's hook after those of all callbacks.
+        """
+        assert self.epochs is not None
+        self.epochs.after_batch(action)
 
     @property
     def checkpoint_io(self) -> CheckpointIO:

@@ -54,7 +54,6 @@ class StepContext:
         total: What the batch counts on all ranks: samples, or what `weight` counts.
         weight: The factor for this rank's loss and values in a mean over the ranks.
         window: The factor for the loss of one of several accumulated batches.
-        is_running: Whether the step is under way; if not, its backward pass or a hook after it.
     """
 
     name: str
@@ -66,7 +65,6 @@ class StepContext:
     total: float | Tensor
     weight: float
     window: float = 1.0
-    is_running: bool = True
 
     @property
     def counts(self) -> bool:
@@ -94,8 +92,7 @@ def run_step(steps: "Steps", name: str, *args: Any) -> Any:
     step: Callable[[], Any] = partial(steps.call, context, *args)
     for axis in reversed(steps.axes):
         step = partial(axis.around, task, context, step)
-    with ExitStack() as around:
-        around.enter_context(steps.running(context))
+    with steps.running(context), ExitStack() as around:
         if context.prepared is not None:
             around.enter_context(prepared_once(task, batch, context.prepared))
         if context.counted is not None and not context.counted:  # as in a share that is all padding
@@ -152,6 +149,7 @@ class Steps:
         rank, size: This rank's number among the ranks that see different samples, and theirs.
         axes: What parallelisms do in a step, from the outermost to the innermost.
         current: The context of the step under way, or of the last one.
+        is_running: Whether a step is under way; if not, its backward pass or a hook after it.
         epochs: The epochs of the current fit; None in an evaluation.
         samples_seen: Training samples that all ranks have processed since this process began.
     """
@@ -159,6 +157,7 @@ class Steps:
     task: LightningModule
     first: FirstStep
     current: StepContext | None = None
+    is_running: bool = False
     axes: Sequence["Applied"] = ()
     epochs: TrainingEpochs | None = None
     samples_seen: int = 0
@@ -222,11 +221,11 @@ class Steps:
     @contextmanager
     def running(self, context: StepContext) -> Iterator[None]:
         """Within this context a step is under way."""
-        self.current = context
+        self.current, self.is_running = context, True
         try:
             yield
         finally:
-            self.current = replace(context, is_running=False)
+            self.is_running = False
 
     def train(self, *args: Any) -> Any:
         """Run the training step. What it returns is not weighted yet, because hooks see it."""
@@ -283,7 +282,7 @@ class Steps:
     def weight_in_means(self) -> float:
         """The factor for this rank's values in a mean over ranks: 1 outside of steps."""
         context = self.current
-        if context is None or not (context.is_running or ends_batch(self.task)):
+        if context is None or not (self.is_running or ends_batch(self.task)):
             return 1.0
         return context.weight
 
@@ -295,6 +294,6 @@ class Steps:
         factor = context.weight * context.window
         if any(axis.has_weighed() for axis in self.axes):
             factor = context.window
-        elif not self.task.automatic_optimization and not context.is_running:
+        elif not self.task.automatic_optimization and not self.is_running:
             factor = 1.0
         return loss if factor == 1.0 else loss * factor

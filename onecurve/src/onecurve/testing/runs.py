@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
@@ -80,13 +78,6 @@ def run_script(script: Path, *arguments: str) -> int:
 def run_directories(folder: Path) -> list[Path]:
     """All run directories below a folder, oldest first."""
     return sorted(path.parent for path in folder.glob("runs/**/metrics.json"))
-
-
-def jobs_of(sweep: Path) -> int:
-    """The number of jobs that the command of a sweep makes."""
-    record = yaml.safe_load((sweep / "sweep.yaml").read_text())
-    trials = re.search(r"sweep\.trials=(\d+)", record["command"])
-    return int(trials[1]) if trials else len(record["jobs"])
 
 
 def column(run: Path, name: str) -> list[float]:

@@ -18,8 +18,8 @@ from onecurve import UserError
 from onecurve.app.command.schemas import GROUPS
 from onecurve.app.config.validate import CONFIGURED, TARGETS, of_target
 from onecurve.averaging.options import StochasticWeightAveragingOptions
+from onecurve.callbacks.katib import KatibMetrics
 from onecurve.callbacks.lr_finder import LearningRateRangeTest
-from onecurve.callbacks.timer import StopAfter
 from onecurve.config_model import Config, alternatives, annotation_of, choices, fields
 from onecurve.strategies.options import MeshOptions, ShardOptions, StageOptions
 
@@ -33,6 +33,7 @@ FILES = [
 ABOUT = {"name", "processes"}
 # What a project's files give, while a script gets the default of the constructor.
 GIVEN: dict[str, dict[str, Any]] = {
+    "batch_size_finder": {"init_val": 32},
     "checkpoint": {
         "filename": "best",
         "save_last": True,
@@ -172,8 +173,8 @@ def test_a_script_gets_the_line_of_the_model(
 def test_missing_and_unknown_arguments_are_those_of_python() -> None:
     with pytest.raises(TypeError, match="FSDP: got an unexpected keyword argument 'rap'"):
         onecurve.FSDP(rap="layer")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="StopAfter: missing a required argument: 'duration'"):
-        StopAfter()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="KatibMetrics: missing a required argument: 'file'"):
+        KatibMetrics()  # type: ignore[call-arg]
 
 
 def test_values_may_be_of_other_kinds_that_mean_the_same(tmp_path: Path) -> None:

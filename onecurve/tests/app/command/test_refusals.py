@@ -241,8 +241,8 @@ OURS = {
     "callbacks=[wandb] +callbacks.wandb.pr_curves=true": "TensorBoard alone shows it; leave it out",
     "callbacks=[swa,ema] callbacks.swa.validate=true": "swa.validate=false, or '~callbacks.ema'",
     "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
-    "callbacks=[batch_size_finder] callbacks.batch_size_finder.first=9999": (
-        "must be at most largest=8192, such as callbacks.batch_size_finder.first=1"
+    "callbacks=[batch_size_finder] callbacks.batch_size_finder.mode=linear": (
+        "must be one of power, binsearch, such as callbacks.batch_size_finder.mode=power"
     ),
     **{
         f"callbacks=[batch_size_finder] strategy={name}": (
@@ -367,13 +367,13 @@ OURS |= {
 OURS |= {
     f"callbacks=[gradient_accumulation] {typed}": said
     for typed, said in {
-        "trainer.accumulate_grad_batches=2": "leave one of them out",
-        "callbacks.gradient_accumulation.batches=[1,2]": (
-            "must be increasing epochs from 0, with as many numbers from 1 in batches=[1, 2], such"
+        "callbacks.gradient_accumulation.scheduling={0:1,4:2} trainer.accumulate_grad_batches=2": (
+            "leave one of them out"
         ),
-        "callbacks.gradient_accumulation.from_epochs=[1]": (
-            "such as 'callbacks.gradient_accumulation.from_epochs=[0,4]' 'callbacks."
+        "callbacks.gradient_accumulation.scheduling=2": (
+            "callbacks.gradient_accumulation.scheduling=2: must be"
         ),
+        "": "callbacks.gradient_accumulation.scheduling",
     }.items()
 }
 if ZBV == "zbv":  # this torch has it

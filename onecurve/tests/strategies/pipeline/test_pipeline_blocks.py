@@ -185,12 +185,6 @@ def stops(net: Any, hidden: Tensor) -> Tensor:
     return one_after_the_other([*net.blocks][:2], hidden)
 
 
-def scales(net: Any, hidden: Tensor) -> Tensor:
-    for block in net.blocks:
-        hidden = block(hidden, mask=MASK) * 0.9
-    return hidden
-
-
 def calls_side_by_side(net: Any, hidden: Tensor) -> Tensor:
     """As experts are."""
     return torch.stack([block(hidden, mask=MASK) for block in net.blocks]).mean(0)
@@ -236,7 +230,6 @@ TRAINED = (Named, Looks, InItsStep, Passing, BothStacks, Keyed)
 REJECTED: dict[Any, str] = {
     skips: "does not call them one after the other",
     stops: "calls 2 of 4 of them",
-    scales: "uses what passes between them",
     calls_side_by_side: "calls one without what the one before has returned",
     gives_a_trained_number: "calls one with a tensor () that is trained and of no sample",
     collects: "in another way than by calling net",

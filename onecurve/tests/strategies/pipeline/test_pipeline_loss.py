@@ -21,13 +21,6 @@ class AnnealedByEpoch(Small):
         return super().training_step(batch, batch_idx) * 0.5**self.current_epoch
 
 
-class Halved(Small):
-    """Never returns its loss."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) / 2
-
-
 class Sloped(Small):
     """Asks for a gradient in its step."""
 
@@ -112,7 +105,6 @@ class Steps(Callback):
 
 
 WRONG = {
-    Halved: "in step 0, ",
     Sloped: "computes a gradient of its network's outputs",
     AnnealedByEpoch: "in step 3, ",
     MixedUp: "in step 1, ",

@@ -28,18 +28,6 @@ import onecurve
 from onecurve.errors import UserError
 
 
-class Beside(Small):
-    """Has layers and a parameter beside its network, before it and behind it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter = nn.Linear(6, 6)
-        self.scale = nn.Parameter(torch.ones(2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.net(self.enter(inputs)) * self.scale
-
-
 class TwoViews(Small):
     """Calls its network twice; the second time with what came of the first."""
 
@@ -93,16 +81,8 @@ class TwoBackwards(OptimizesByHand):
             self.manual_backward(loss, retain_graph=not number)
 
 
-class OneWeightTwice(Small):
-    """Uses a layer with parameters twice, on two stages."""
-
-    def network(self) -> nn.Module:
-        again = nn.Linear(6, 6)
-        return nn.Sequential(again, nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), again, nn.Linear(6, 2))
-
-
-class OneWeightTwiceInAStage(OneWeightTwice):
-    """Uses it twice on one stage."""
+class OneWeightTwiceInAStage(Small):
+    """Uses a layer with parameters twice, on one stage."""
 
     def network(self) -> nn.Module:
         again = nn.Linear(6, 6)
@@ -290,16 +270,6 @@ class Remembers(OfShapes):
     block = Remembering
 
 
-class PenalizedInPlace(Small):
-    """Sums up in a tensor of its own, which PyTorch leaves as it is by a tensor without data."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        total = torch.zeros(())
-        for weight in self.parameters():
-            total += weight.abs().sum()
-        return super().training_step(batch, batch_idx) + 0.01 * total
-
-
 class LogsOfTheStepBefore(Small):
     """Lightning clears gradients after the step that follows."""
 
@@ -331,26 +301,7 @@ class OfPairs(Small):
         return Pairs()
 
 
-class OfGradients(Small):
-    """Takes a gradient of a gradient."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs = batch[0].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(self(inputs).sum(), inputs, create_graph=True)
-        return slope.square().mean()
-
-
-class WeightedClasses(Small):
-    """The mean of a micro-batch is divided by the weights of its own classes."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        weights = torch.tensor([0.1, 3.0]).to(outputs)
-        return F.cross_entropy(outputs, (targets[:, 0] > 0).long(), weights)
-
-
-STRANGERS = (
-    *(Beside, ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
-)
+STRANGERS = (*(ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),)
 LAYERS: dict[Any, dict[str, Any]] = {
     TwoViews: {"schedule": "gpipe"},
     OneActivation: {"schedule": ZBV},
@@ -361,16 +312,8 @@ LAYERS: dict[Any, dict[str, Any]] = {
 }
 REJECTED: dict[Any, str] = {
     LogsOfTheStepBefore: "uses layers, or their parameters or gradients, in another way than",
-    PenalizedInPlace: "in another way than by calling net",
     OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
-    OfGradients: "create_graph=True",
-    WeightedClasses: (
-        "over micro-batches; put all of the loss into it, or use Pipeline(schedule='gpipe')"
-    ),
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
-    OneWeightTwice: (
-        "layers net.0 and net.4 share a parameter, but are on stages 0 and 1; give Pipeline("
-    ),
 }
 ONE_EPOCH = {"max_epochs": 1}
 

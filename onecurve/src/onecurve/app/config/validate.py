@@ -18,21 +18,18 @@ from ...errors import UserError
 from ..composed_run import ComposedRun
 from ..run.interpolation import dotted, resolved
 
-# Classes of this library, whose constructors are described by a model: that of `timer.StopAfter` in
-# the room `callbacks` is `StopAfterOptions` in `callbacks/options.py`.
+# Classes of this library, whose constructors are described by a model: that of `katib.KatibMetrics`
+# in the room `callbacks` is `KatibMetricsOptions` in `callbacks/options.py`.
 CONFIGURED = (
     "averaging.ema.ExponentialMovingAverage",
     "averaging.swa.StochasticWeightAveraging",
-    "callbacks.batch_size_finder.BatchSizeSearch",
     "callbacks.device_stats.DeviceStats",
     "callbacks.early_stopping.EarlyStopping",
-    "callbacks.gradient_accumulation.AccumulationSchedule",
     "callbacks.katib.KatibMetrics",
     "callbacks.lr_finder.LearningRateRangeTest",
     "callbacks.model_summary.LayerTable",
     "callbacks.nan_guard.NanGuard",
     "callbacks.throughput.Throughput",
-    "callbacks.timer.StopAfter",
     "checkpoint.callback.BestAndLast",
     "strategies.ddp.DDP",
     "strategies.dp.DP",
@@ -44,7 +41,12 @@ CONFIGURED = (
 )
 # Models of other classes and of functions. A module of models is imported when one is needed.
 TARGETS = {
-    "lightning.pytorch.callbacks.LearningRateMonitor": "callbacks.options.LearningRateMonitor",
+    **{
+        f"lightning.pytorch.callbacks.{name}": f"callbacks.options.{name}"
+        for name in (
+            *("BatchSizeFinder", "GradientAccumulationScheduler", "LearningRateMonitor", "Timer"),
+        )
+    },
     "lightning.pytorch.loggers.WandbLogger": "app.config.loggers.WandbLogger",
     "onecurve.app.displays.callback.Displays": "app.displays.options.Options",
     "onecurve.app.loggers.buffered.BufferedCSVLogger": "app.config.loggers.CSV",

@@ -131,7 +131,7 @@ class Bookkeeping(Callback):
         results.samples += samples
         results.steps = steps_done(trainer)
         results.has_test = is_overridden("test_step", task)
-        results.end = end_of_training(trainer, _early_stopping(self.cfg))
+        results.end = end_of_training(trainer, _stopping(self.cfg))
         line = no_validation(trainer) if samples else None
         results.notes += [line] if line else []
         if trainer.ckpt_path is not None and not samples and trainer.is_global_zero:
@@ -150,11 +150,13 @@ def reject_without_test(part: Any) -> None:
             raise UserError(f"{type(part).__name__} has no {name}; write one, or use test=false")
 
 
-def _early_stopping(cfg: DictConfig) -> dict[str, str]:
-    """The name of the callback that stops early, by its monitored metric."""
-    callbacks = (cfg.get("callbacks") or {}).items()
-    return {
-        str(entry.get("monitor")): str(name)
-        for name, entry in callbacks
-        if entry and str(entry.get("_target_")).endswith("EarlyStopping")
-    }
+def _stopping(cfg: DictConfig) -> dict[str, str]:
+    """The names of callbacks that stop early, by the metric that they monitor, and of a Timer."""
+    names: dict[str, str] = {}
+    for name, entry in (cfg.get("callbacks") or {}).items():
+        target = str(entry.get("_target_")) if entry else ""
+        if target.endswith("EarlyStopping"):
+            names[str(entry.get("monitor"))] = str(name)
+        elif target.endswith(".Timer"):
+            names["Timer"] = str(name)
+    return names

@@ -7,6 +7,7 @@ save together and end. Outside of training a signal ends the process as always.
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, cast
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
-from ...checkpoint.callback import path_of_last
+from ...checkpoint.callback import after_batch, path_of_last
 from ...checkpoint.storage import LocalFiles
 from ...compat.of_lightning import (
     accumulates,
@@ -67,11 +68,14 @@ class StopOnSignal(Checkpoint):
             self._agreed = max(self._agreed, self._finish_vote())
             self._start_vote()
         if self._agreed and not accumulates(trainer):
-            if is_epoch_at_its_end(trainer):
-                # There may be no time for the validation.
-                trainer.save_checkpoint(path_of_last(trainer, self.file))
-            else:
-                self._stop(trainer, self._agreed)
+            after_batch(trainer, partial(self._batch_ended, trainer))
+
+    def _batch_ended(self, trainer: Trainer) -> None:
+        if is_epoch_at_its_end(trainer):
+            # There may be no time for the validation.
+            trainer.save_checkpoint(path_of_last(trainer, self.file))
+        else:
+            self._stop(trainer, self._agreed)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._agreed:
@@ -149,7 +153,10 @@ class EndOfTraining(NamedTuple):
 
 
 def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
-    """Why `fit` ended; `keys` are names of early-stopping callbacks by their monitored metric."""
+    """Why `fit` ended.
+
+    `keys` are names of early-stopping callbacks by their monitored metric, and of the "Timer".
+    """
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     if 0 < epochs <= trainer.current_epoch:
         why = f"trainer.max_epochs: all {epochs} epochs are done"
@@ -161,10 +168,11 @@ def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
             more = f"callbacks.{name}.patience={2 * each.patience}, or ~callbacks.{name}"
             return EndOfTraining(f"{name}: {words}", more)
         if isinstance(each, Timer) and (each.time_remaining() or 0) <= 0:
-            spent = f"{each.time_elapsed():.0f} s"
-            return EndOfTraining(
-                f"trainer.max_time: {spent} of training are over", "trainer.max_time=null"
-            )
+            spent = f"{each.time_elapsed():.0f} s of training are over"
+            if timer := keys.get("Timer"):
+                longer = f"callbacks.{timer}.duration=DD:HH:MM:SS, with more time"
+                return EndOfTraining(f"{timer}: {spent}", longer)
+            return EndOfTraining(f"trainer.max_time: {spent}", "trainer.max_time=null")
     if 0 < steps <= trainer.global_step:
         why = f"trainer.max_steps: all {steps} steps are made"
         return EndOfTraining(why, f"trainer.max_steps={2 * steps}", is_early=epochs > 0)

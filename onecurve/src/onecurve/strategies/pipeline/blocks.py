@@ -43,6 +43,7 @@ from .shapes import Tensors, empty, with_tensors_on
 BETWEEN = (
     "uses what passes between them, or skips some (let blocks return all that is needed later)"
 )
+NO_GRADIENT = "does not require grad"  # as PyTorch says of what has passed no block yet
 PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
 
 
@@ -150,7 +151,7 @@ class Blocks:
             if self.calls:
                 raise self._rejection(f"calls {len(self.calls)} of {len(self.blocks)} of them")
         except RuntimeError as error:
-            if self.calls and NO_DATA.search(str(error)):
+            if self.calls and (NO_DATA.search(str(error)) or NO_GRADIENT in str(error)):
                 raise self._rejection(BETWEEN) from error
             raise
         finally:

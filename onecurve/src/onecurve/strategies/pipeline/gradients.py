@@ -37,6 +37,7 @@ from ..manual_backward import gradients_aside
 from .network import Network
 from .remote import NO_DATA
 
+UNUSED = "not have been used in the graph"  # as autograd.grad says of a remote parameter
 BUCKET_BYTES = 25 * 2**20
 
 
@@ -119,13 +120,13 @@ def explained(
     """Explain an error that is caused by layers of other ranks; None for any other error."""
     message, names = str(error), {frame.name for frame in extract_tb(error.__traceback__)}
     # PyTorch has no class of its own for it.
-    lacks_data = isinstance(error, RuntimeError) and NO_DATA.search(message)
+    lacks_data = isinstance(error, RuntimeError | TypeError) and NO_DATA.search(message)
     if "deepcopy" in names and "cannot pickle" in message and "ProcessGroup" in message:
         line = (
             "a module is copied whose layers are a pipeline; make the copy in __init__, or use "
             "strategy=ddp"
         )
-    elif lacks_data and "_call_task" in names:
+    elif "_call_task" in names and (lacks_data or UNUSED in message):
         return layers_used_outside_network(module, network)
     elif lacks_data:
         at = [
