@@ -388,6 +388,10 @@ OF_OTHERS = {
     "two networks by turns, an optimizer each": other(
         others.Adversaries, under=(*OTHERS, "shard x tensor")
     ),
+    "two networks by turns, the critic first": other(others.CriticFirst),
+    "a part that is frozen for a while in a step": other(
+        others.FrozenForAWhile, cells={"ddp": rejected("used only some of the parameters")}
+    ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
         others.Centred,
