@@ -98,6 +98,9 @@ class Grouped(nn.Module):
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.wo(seen.transpose(1, 2).flatten(2))
 
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "heads"}
+
 
 class Gated(nn.Module):
     """The layer that sums up is not the last one."""
@@ -110,6 +113,9 @@ class Gated(nn.Module):
 
     def forward(self, inputs: Tensor) -> Any:
         return self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "colwise", "up_proj": "colwise", "down_proj": "rowwise"}
 
 
 def pair(dropout: float = 0.0) -> nn.Sequential:
@@ -183,7 +189,9 @@ class Conv1D(nn.Module):
         return inputs @ self.weight + self.bias
 
 
-class Gpt2Mlp(nn.Module):
+class GPT2MLP(nn.Module):
+    __module__ = "transformers.models.gpt2.modeling_gpt2"
+
     def __init__(self) -> None:
         super().__init__()
         self.c_fc, self.c_proj = Conv1D(WIDTH, 2 * WIDTH), Conv1D(2 * WIDTH, WIDTH)
@@ -212,8 +220,8 @@ class GPT2Attention(nn.Module):
         return self.c_proj(seen.transpose(1, 2).flatten(2))
 
 
-class NanoGPTAttention(nn.Module):
-    """Counts on the width of its input."""
+class CausalSelfAttention(nn.Module):
+    """Of nanoGPT: counts on the width of its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,14 +274,14 @@ class PhiMlp(nn.Module):
 
 
 def named() -> nn.Sequential:
-    return nn.Sequential(Gpt2Mlp(), Block(Grouped(), Gated()), Gpt2Mlp(), nn.Linear(WIDTH, 10))
+    return nn.Sequential(GPT2MLP(), Block(Grouped(), Gated()), GPT2MLP(), nn.Linear(WIDTH, 10))
 
 
 def fused() -> nn.Sequential:
     return nn.Sequential(
         Block(GPT2Attention(), pair()),
         Block(PhiAttention(), PhiMlp()),
-        Block(NanoGPTAttention(), pair()),
+        Block(CausalSelfAttention(), pair()),
         nn.Linear(WIDTH, 10),
     )
 

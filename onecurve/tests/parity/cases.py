@@ -233,7 +233,7 @@ OF_STEPS = {
     "a penalty on the weights in the loss": Case(
         tasks.Penalized,
         cells={
-            "fsdp": rejected("in another way than through self(inputs)"),
+            "fsdp": rejected(SHARDED),
             "tensor": rejected(SHARDED),
             "pipeline": ANOTHER_WAY,
         },
@@ -364,7 +364,12 @@ OF_OTHERS = {
             rejected("calls loss.backward(), which does not know this"),
         ),
     ),
-    "manual optimization, gradients of some parameters": other(others.OfSomeInputs),
+    "manual optimization, gradients of some parameters": other(
+        others.OfSomeInputs,
+        cells=cells(
+            ("ddp", "fsdp", "tensor", "pipeline"), rejected("call self.toggle_optimizer(optimizer)")
+        ),
+    ),
     "manual optimization, gradients by autograd.grad": other(
         others.OfItsOwn,
         cells={
@@ -382,6 +387,10 @@ OF_OTHERS = {
     ),
     "two networks by turns, an optimizer each": other(
         others.Adversaries, under=(*OTHERS, "shard x tensor")
+    ),
+    "two networks by turns, the critic first": other(others.CriticFirst),
+    "a part that is frozen for a while in a step": other(
+        others.FrozenForAWhile, cells={"ddp": rejected("used only some of the parameters")}
     ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
@@ -415,8 +424,8 @@ OF_OTHERS = {
     "a network that returns a distribution": other(
         others.OfADistribution, cells={**NO_LINEAR, **STAGED}
     ),
-    "attentions and feed-forwards of all known names": network(
-        others.families, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
+    "blocks of attention and feed-forward network": network(
+        others.blocks, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
     ),
     "blocks with their sum inside": network(others.with_sums_inside),
     "attentions of one projection, in several orders": other(others.OfOneProjection),
@@ -442,8 +451,8 @@ OF_OTHERS = {
     "a copy of a module in a step": other(
         others.Copies,
         cells={
-            **cells(("fsdp", "tensor"), rejected("copies a module whose parameters are sharded")),
-            "pipeline": rejected("a module is copied whose layers are a pipeline"),
+            **cells(("fsdp", "tensor"), rejected(SHARDED)),
+            **OF_LAYERS,
         },
     ),
     "a penalty, added in place": other(
@@ -514,12 +523,12 @@ OF_OTHERS = {
     "noise that is added to gradients": other(others.Noise, cells=OF_ANOTHER),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
     "gradients and weights that are assigned, norms as numbers": other(
-        others.ByNumbers, cells=OF_ANOTHER
+        others.ByNumbers, cells={"ddp": differs(result.GRADIENTS), **OF_ANOTHER}
     ),
     "gradients that are read before they are cleared": other(
         others.BeforeZeroing, cells=OF_ANOTHER
     ),
-    "a fused optimizer": other(others.Fused),
+    "SGD(fused=True)": other(others.Fused, cells=SHARDED_TASK),
     "a gradient within the loss, by hand": other(others.Slopes, cells=BETWEEN),
     "a network that is called after its slopes": other(others.OwnSlopes, cells=TWICE),
     "an optimizer and a schedule of one's own": other(others.Own, cells=OWN_OPTIMIZER),

@@ -24,8 +24,6 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanAbsoluteError, MetricTracker, RunningMean, SumMetric
 
-from onecurve.strategies.tensor.families import ATTENTIONS, FEED_FORWARD
-
 WIDTH, LENGTH = 8, 6
 
 
@@ -299,6 +297,7 @@ class Adversaries(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.maker, self.critic = pair(), pair()
+        self.turns = ["maker", "critic"]
 
     def loss(self, batch: Any, of: str) -> Tensor:
         made = self.maker(batch["inputs"])
@@ -307,8 +306,9 @@ class Adversaries(LightningModule):
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizers: Any = self.optimizers()
-        for name, optimizer in zip(("maker", "critic"), optimizers, strict=True):
+        makers, critics = self.optimizers()  # type: ignore[misc]
+        for name in self.turns:
+            optimizer: Any = makers if name == "maker" else critics
             self.toggle_optimizer(optimizer)
             loss = self.loss(batch, name)
             self.log(name, loss)
@@ -322,6 +322,28 @@ class Adversaries(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (self.maker, self.critic)]
+
+
+class CriticFirst(Adversaries):
+    """As in a Wasserstein GAN: the maker, frozen for the critic, is trained in the same step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = ["critic", "maker"]
+
+
+class FrozenForAWhile(Stranger):
+    """One optimizer, and a part that every other step freezes until its backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = pair()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.critic.requires_grad_(batch_idx % 2 == 1)
+        loss = F.mse_loss(self.critic(self.model(batch["inputs"])), batch["labels"])
+        self.critic.requires_grad_(True)
+        return loss + 0.1 * self.model(batch["labels"]).square().mean()
 
 
 class AdversariesOfPyTorch(Adversaries):
@@ -362,15 +384,10 @@ class ClipsItself(Stranger):
 
 
 class OfSomeInputs(ByHand):
-    """Asks for the gradients of some of its parameters, in either way of each of two kinds."""
+    """Asks for the gradients of some of its parameters."""
 
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
-        optimizer: Any = self.optimizers()
-        updated = [each for group in optimizer.param_groups for each in group["params"]]
-        if self.trainer.fit_loop.batch_idx % 2:
-            super().manual_backward(loss, inputs=updated[::2])
-        else:
-            super().manual_backward(loss, inputs=list(self.model.parameters())[1:])
+        super().manual_backward(loss, inputs=list(self.model.parameters()))
 
 
 class OfItsOwn(ByHand):
@@ -509,39 +526,36 @@ class OfADistribution(Stranger):
 
 
 class Attention(nn.Module):
-    """Of any names."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.names, self.num_heads = names, 4
-        for name in names:
-            setattr(self, name, nn.Linear(WIDTH, WIDTH))
+        self.num_heads = 4
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(WIDTH, WIDTH) for _ in range(4)
+        )
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         heads = (hidden_states.shape[0], -1, self.num_heads, WIDTH // 4)
-        *three, output = (getattr(self, name) for name in self.names)
+        three = self.q_proj, self.k_proj, self.v_proj
         seen = F.scaled_dot_product_attention(
             *(layer(hidden_states).view(heads).transpose(1, 2) for layer in three), is_causal=True
         )
-        return output(seen.transpose(1, 2).flatten(2)), None
+        return self.o_proj(seen.transpose(1, 2).flatten(2)), None
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "heads"}
 
 
 class FeedForward(nn.Module):
-    """Of any names."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.names = names
-        for name in names[:-1]:
-            setattr(self, name, nn.Linear(WIDTH, 2 * WIDTH))
-        setattr(self, names[-1], nn.Linear(2 * WIDTH, WIDTH))
+        self.gate_proj, self.up_proj = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.down_proj = nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, inputs: Tensor) -> Any:
-        first, *gates, last = (getattr(self, name) for name in self.names)
-        hidden = F.silu(first(inputs))
-        for gate in gates:
-            hidden = hidden * gate(inputs)
-        return last(hidden)
+        return self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "colwise"}
 
 
 class Block(nn.Module):
@@ -555,10 +569,8 @@ class Block(nn.Module):
         return inputs + self.mlp(self.norm2(inputs))
 
 
-def families() -> nn.Module:
-    """All that are known by names."""
-    pairs = zip((*ATTENTIONS, ATTENTIONS[0]), FEED_FORWARD, strict=True)
-    return nn.Sequential(*(Block(Attention(names), FeedForward(of)) for names, of in pairs))
+def blocks() -> nn.Module:
+    return nn.Sequential(*(Block(Attention(), FeedForward()) for _ in range(4)))
 
 
 class AndItsInput(nn.Module):
@@ -578,9 +590,8 @@ class FeedForwardAndItsInput(AndItsInput, FeedForward):
 
 
 def with_sums_inside() -> nn.Module:
-    attention = AttentionAndItsInput(ATTENTIONS[0])
-    feed_forward = FeedForwardAndItsInput(FEED_FORWARD[0])
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), attention, feed_forward)
+    first = nn.Linear(WIDTH, WIDTH)
+    return nn.Sequential(first, AttentionAndItsInput(), FeedForwardAndItsInput())
 
 
 class OfOneProjection(Stranger):
@@ -719,14 +730,13 @@ class Flattens(Attention):
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         samples, length, width = hidden_states.shape
-        *three, output = (getattr(self, name) for name in self.names)
         seen = F.scaled_dot_product_attention(
             *(
                 layer(hidden_states).view(samples, length, self.num_heads, -1).transpose(1, 2)
-                for layer in three
+                for layer in (self.q_proj, self.k_proj, self.v_proj)
             )
         )
-        return output(seen.transpose(1, 2).reshape(samples, length, width)), None
+        return self.o_proj(seen.transpose(1, 2).reshape(samples, length, width)), None
 
 
 class Copies(Stranger):
@@ -827,7 +837,7 @@ class AbstractTask(ABC, Scaled):
 
 
 def one_block() -> nn.Module:
-    return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
+    return nn.Sequential(Block(Flattens(), pair()))
 
 
 class LogsAWeight(Stranger):

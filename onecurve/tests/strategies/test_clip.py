@@ -1,41 +1,14 @@
-"""Clipping by the norm of sums, in one process, and of what is no task.
+"""Clipping in one process, and of what is no task.
 
 Over meshes it is a row of tests/parity/cases.py.
 """
 
-from typing import Any
-
 import pytest
 import torch
-import torch.distributed as dist
-import warm_ranks
-from conftest import ROUNDING
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from onecurve.strategies.clip import clipping_over_ranks
-
-
-def clipped_sums() -> list[float]:
-    """How far norm and clipped gradient are where each of two ranks has an addend."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
-    gradient = torch.arange(1.0, 7, dtype=torch.float64)
-    held: Any = nn.Parameter(DTensor.from_local(torch.zeros(6).double(), mesh, [Replicate()]))
-    held.grad = DTensor.from_local(gradient / 2, mesh, [Partial()])
-    with clipping_over_ranks(nn.ParameterList([held])):
-        norm = nn.utils.clip_grad_norm_([held], 0.5)
-    scaled = gradient * 0.5 / (gradient.norm() + 1e-6)
-    apart = (norm - gradient.norm(), held.grad.full_tensor() - scaled)
-    return [float(each.abs().max()) for each in apart]
-
-
-@pytest.mark.compares
-def test_the_norm_of_sums_is_not_the_sum_of_norms() -> None:
-    assert max(warm_ranks.run("test_clip.clipped_sums", (), processes=2)) <= ROUNDING
 
 
 def test_one_process_clips_as_torch_does() -> None:

@@ -4,65 +4,45 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
 from several_fits import Small, quiet_trainer
 from several_fits import data as small_data
-from small.task import Batch, Classification
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
-
-# 655 training samples: two batches of 327 and one of a single sample.
-ONE_LEFT = ("data.samples=832", "data.batch_size=327")
+from onecurve.errors import UserError
 
 
-class Twice(Classification):
-    """Calls its network twice a step, and asserts that each call got a part of the batch."""
+class Twice(Small):
+    """Calls its network twice a step, and notes how many rows each call got."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self) -> None:
+        super().__init__()
         self.sizes: list[int] = []
-        self.network.register_forward_hook(lambda *call: self.sizes.append(len(call[2])))
+        self.net.register_forward_hook(lambda *call: self.sizes.append(len(call[2])))
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        self.sizes.clear()
-        loss = super().training_step(batch, batch_idx) + self(batch[0]).square().mean()
-        assert self.sizes == {327: [109] * 6, 1: [1] * 2}[len(batch[0])]
-        return loss
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) + self(batch[0]).square().mean()
 
 
-class OnTheWhole(Twice):
-    """The same task for `single`: no part, no assertion."""
+def test_every_call_of_a_step_is_split() -> None:
+    """Of 7 rows over 3 devices, and of a single one."""
+    task = Twice()
+    rows = TensorDataset(torch.ones(8, 6), torch.ones(8, 2))
+    quiet_trainer(onecurve.DP(), 3, max_epochs=1).fit(task, DataLoader(rows, 7))
+    assert task.sizes == [3, 2, 2, 3, 2, 2, 1, 1]
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = Classification.training_step(self, batch, batch_idx)
-        return loss + self(batch[0]).square().mean()
 
-
-class Number(Classification):
+class Number(Small):
     """Its forward returns one number for the whole batch."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         return super().forward(inputs).mean()
 
 
-@pytest.mark.compares
-def test_every_call_of_a_step_is_split(train: Cli) -> None:
-    same = (*ONE_LEFT, FLOAT64)
-    single = train(*same, "task._target_=test_dp.OnTheWhole")
-    dp = train(*same, "task._target_=test_dp.Twice", "strategy=dp", "trainer.devices=3")
-    curves = [column(outcome.run, "train/loss") for outcome in (single, dp)]
-    assert len(curves[0]) == 6
-    assert largest_difference(*curves) <= ROUNDING
-
-
-def test_a_scalar_output_is_rejected(cli: Cli) -> None:
-    outcome = cli(
-        "train.py", "model=mlp", "data.image_size=8", "logger=csv", "callbacks=[]",
-        "strategy=dp", "task._target_=test_dp.Number",
-    )  # fmt: skip
-    assert outcome.status == 2
-    assert "strategy=dp: forward returned a number" in outcome.err
+def test_a_scalar_output_is_rejected() -> None:
+    with pytest.raises(UserError, match="forward returned a number for the whole batch; return"):
+        quiet_trainer(onecurve.DP(), 2, max_steps=1).fit(Number(), small_data())
 
 
 class Counts(Small):
@@ -94,29 +74,3 @@ def test_buffers_that_differ_are_those_that_a_part_changes(
     assert "norm.running_mean, norm.running_var, norm.num_batches_tracked will" in statistics
     assert "will differ from strategy=Single(), as BatchNorm computes them" in statistics
     assert "strategy=dp: calls will differ from strategy=Single(), as forward" in calls
-
-
-class Labelled(Tensor):
-    """Names its columns, as PINA's LabelTensor."""
-
-    labels: tuple[str, ...] = ()
-
-
-class ByLabels(Small):
-    def forward(self, inputs: Any) -> Any:
-        outputs = self.net(inputs[:, inputs.labels.index("first") :].as_subclass(Tensor))
-        outputs.labels = inputs.labels
-        return outputs
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs = batch[0].as_subclass(Labelled)
-        inputs.labels = ("first", "second")
-        outputs = self(inputs)
-        assert outputs.labels == inputs.labels
-        return self.loss(outputs, batch[1])
-
-
-def test_a_tensor_class_keeps_its_attributes() -> None:
-    trainer = quiet_trainer(onecurve.DP(), devices=2, max_epochs=1)
-    trainer.fit(ByLabels(), small_data())
-    assert trainer.global_step == 3

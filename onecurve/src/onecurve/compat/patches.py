@@ -99,15 +99,6 @@ PATCHES = {
         "torch 2.15 as the floor, whose torch.compile takes recompile_limit",
         "a fit or an evaluation",
     ),
-    "hydra": Patch(
-        (
-            "hydra._internal.hydra.Hydra.get_mode",
-            "hydra._internal.config_loader_impl.ConfigLoaderImpl.load_configuration",
-        ),
-        "Hydra composes twice, to read hydra.mode: a quarter of the time until an error is shown",
-        "a public way to set the mode, or our own hydra.compose",
-        "the composition",
-    ),
     "scipy": Patch(
         ("scipy.signal, while torchmetrics is imported",),
         "an eighth of a run's import time, for a name that SciPy has removed",

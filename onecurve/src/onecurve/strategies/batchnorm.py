@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from ..compat.of_torch import BatchNorm, batch_norm_gradients, batch_norm_statistics, is_in_backward
 from ..compat.patching import replaced
-from ..errors import say, some_of
+from ..errors import UserError, say, some_of
 from .collectives import Group, gather
 from .mesh.sizes import Sizes
 
@@ -105,8 +105,6 @@ def report_statistics_of_shares(
 
 
 class _Normalize(torch.autograd.Function):
-    """Uses PyTorch's kernels: the single operations of `_composed` take four times as long."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -137,10 +135,11 @@ class _Normalize(torch.autograd.Function):
         eps, group, count = ctx.options
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # create_graph=True, as for a gradient penalty
-            composed = _composed(input, weight, bias, *ctx.options)
-            of = [t for t, asked in zip((input, weight, bias), needed, strict=True) if asked]
-            gradients = iter(torch.autograd.grad(composed, of, gradient, create_graph=True))
-            return *(next(gradients) if asked else None for asked in needed), *[None] * 4
+            raise UserError(
+                "trainer.sync_batchnorm=true: the loss has second derivatives through BatchNorm, "
+                "whose statistics are those of all ranks; use nn.GroupNorm, "
+                "trainer.sync_batchnorm=false, or strategy=single"
+            )
         factor = None if weight is None else weight.to(mean.dtype)
         of_input, of_weight, of_bias = batch_norm_gradients(
             gradient, input, factor, mean, variance, eps
@@ -174,27 +173,6 @@ def _over_ranks(
     total = counts.sum()
     mean = (counts * means).sum(0) / total
     return mean, (squares + counts * (means - mean).square()).sum(0) / total, total
-
-
-def _composed(
-    input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group, count: int
-) -> Tensor:
-    """What `_Normalize` computes, of operations that can be differentiated twice."""
-    values = input.to(torch.promote_types(input.dtype, torch.float32))
-    dims = [dim for dim in range(input.ndim) if dim != 1]
-    # Of no values zero, not NaN.
-    values_here = max(1, input.numel() // input.shape[1])
-    mean = values.sum(dims) / values_here
-    variance = (values - _beside(input, mean)).square().sum(dims) / values_here
-    mean, variance, _ = _over_ranks(mean, variance, count, group)
-    if not count:  # its rows are another rank's, but it takes part in the backward pass
-        mean, variance = (each.detach() + 0 * each for each in (mean, variance))
-    output = (values - _beside(input, mean)) * _beside(input, torch.rsqrt(variance + eps))
-    if weight is not None:
-        output = output * _beside(input, weight)
-    if bias is not None:
-        output = output + _beside(input, bias)
-    return output.to(input.dtype)
 
 
 def _beside(input: Tensor, of_channels: Tensor) -> Tensor:

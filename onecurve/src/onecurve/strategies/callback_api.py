@@ -6,7 +6,7 @@ Unless noted otherwise, all ranks must call a method together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from math import inf
@@ -22,7 +22,6 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import Metric
 
 from ..batch.global_batch import shared_in_step
 from ..batch.position import KEY as RESUME
@@ -308,11 +307,10 @@ class CallbackAPI(Strategy):
                     "it out"
                 )
             self._reported_left_out = True
-        with self._ungrouped_metrics():
-            if self.keeps_shards:
-                self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
-            else:
-                super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self.keeps_shards:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
@@ -340,15 +338,6 @@ class CallbackAPI(Strategy):
                 "resume: the checkpoint has the exponential average that was kept, and none is "
                 "kept now: training continues from its own weights, which are there as well"
             )
-
-    @contextmanager
-    def _ungrouped_metrics(self) -> Iterator[None]:
-        """Detach metrics from their process groups, which cannot be saved in a checkpoint."""
-        with ExitStack() as ungrouped:
-            for part in self._connected_module.modules():
-                if isinstance(part, Metric) and part.process_group is not None:
-                    ungrouped.enter_context(replaced(part, "process_group", None))
-            yield
 
     @property
     def keeps_shards(self) -> bool:

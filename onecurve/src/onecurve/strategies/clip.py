@@ -4,20 +4,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from math import inf, prod
-from types import SimpleNamespace
-from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor import DTensor, Placement
 
 # Imported by name, so they stay PyTorch's own while `clipping_over_ranks` replaces what
 # `clip_grad_norm_` calls.
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from ..compat.of_torch import DisableTorchFunction, clipping_replaced
+from ..compat.of_torch import DisableTorchFunction, clipping_replaced, local_shard
 
 Place = tuple[DeviceMesh | None, tuple[Placement, ...]]
 """The mesh that a gradient lives on (None if it is a plain tensor), and its placements."""
@@ -84,13 +82,8 @@ def clipping_over_ranks(
         parameters: Iterable[Tensor], max_norm: float, norm: Tensor, foreach: bool | None
     ) -> None:
         # The foreach kernels need tensors of one kind.
-        for (_, placements), held in _by_place(parameters).items():
-            scaled: Any = held
-            if any(placement.is_partial() for placement in placements):
-                # Scale the local addends: torch 2.11's DTensor does not scale partial sums.
-                local = [cast(DTensor, each.grad).to_local() for each in held]
-                scaled = [SimpleNamespace(grad=gradient) for gradient in local]
-            clip_grads_with_norm_(scaled, max_norm, norm, foreach)
+        for alike in _by_place(parameters).values():
+            clip_grads_with_norm_(alike, max_norm, norm, foreach)
 
     with clipping_replaced(norm, scale):
         yield
@@ -112,19 +105,10 @@ def _by_place(parameters: Iterable[Tensor]) -> dict[Place, list[Tensor]]:
 
 def _num_shards(place: Place) -> int:
     mesh, placements = place
-    is_split = [not (each.is_replicate() or each.is_partial()) for each in placements]
-    return prod(
-        mesh.size(axis) for axis, split in enumerate(is_split) if mesh is not None and split
-    )
+    split = [axis for axis, each in enumerate(placements) if not each.is_replicate()]
+    return 1 if mesh is None else prod(map(mesh.size, split))
 
 
 def _local(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
-    if not isinstance(gradient, DTensor):
-        return gradient
-    if any(placement.is_partial() for placement in gradient.placements):
-        # The norm of a sum is not the sum of the addends' norms.
-        gradient = gradient.redistribute(
-            placements=[Replicate() if p.is_partial() else p for p in gradient.placements]
-        )
-    return gradient.to_local()
+    return local_shard(gradient)

@@ -21,7 +21,6 @@ from ..errors import UserError
 Group = dist.ProcessGroup | None
 """Ranks; None stands for all."""
 MOST_DIMENSIONS = 16
-OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
 def redistribute(
@@ -99,7 +98,7 @@ def _move(tensor: Tensor, group: Group, before: Any, after: Any, length: int | N
             return made
         return made.narrow(before.dim, 0, length).clone()
     made = tensor.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(made, OPERATIONS[before.reduce_op], group)
+    dist.all_reduce(made, group=group)
     return made
 
 

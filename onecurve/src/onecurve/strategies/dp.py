@@ -116,10 +116,7 @@ def split(arguments: Arguments, count: int) -> list[Arguments]:
     count = max(1, min(count, len(tensor_leaves(arguments)[0])))
 
     def part(number: int) -> Any:
-        def of(tensor: Tensor) -> Tensor:
-            return _with_attributes(tensor.tensor_split(count)[number], tensor)
-
-        return tree_map_only(Tensor, of, arguments)
+        return tree_map_only(Tensor, lambda each: each.tensor_split(count)[number], arguments)
 
     return [part(number) for number in range(count)]
 
@@ -140,15 +137,9 @@ def joined(outputs: list[Any]) -> Any:
                 "strategy=dp: forward returned a number for the whole batch; return one for each "
                 "sample and take the mean in the step, or use strategy=ddp"
             )
-        return _with_attributes(torch.cat([tensor.to(first.device) for tensor in tensors]), first)
+        return torch.cat([tensor.to(first.device) for tensor in tensors])
 
     return tree_map(join, *outputs)
-
-
-def _with_attributes(made: Tensor, tensor: Tensor) -> Tensor:
-    """Add the attributes of a Tensor class of one's own, which PyTorch's operators drop."""
-    vars(made).update(vars(tensor))
-    return made
 
 
 class _Caller(nn.Module):

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from ..errors import UserError
 
@@ -45,17 +44,18 @@ class ManualBackward:
 
     @contextmanager
     def runs(self, inputs: Tensor | Sequence[Tensor] | None) -> Iterator[None]:
-        """The context of the strategy's backward pass; `inputs` as for ``loss.backward()``.
-
-        DistributedDataParallel, FSDP2 and pipeline stages wait for the gradients of all parameters.
-        So the pass computes all of them, and gradients of parameters that are not among `inputs`
-        are restored afterwards.
-        """
-        others = [] if inputs is None else _parameters_beside(self._task, inputs)
+        """The context of the strategy's backward pass; `inputs` as for ``loss.backward()``."""
+        if inputs is not None:
+            # DistributedDataParallel, FSDP2 and stages wait for the gradients of all parameters.
+            raise UserError(
+                f"strategy={self._strategy}: {type(self._task).__name__} calls "
+                "self.manual_backward(loss, inputs=...), and ranks compute the gradients of all "
+                "parameters; call self.toggle_optimizer(optimizer) before, which freezes those of "
+                "the others, or use strategy=single"
+            )
         self._is_under_way = True
         try:
-            with gradients_aside(others):
-                yield
+            yield
         finally:
             self._is_under_way = False
 
@@ -76,20 +76,3 @@ def gradients_aside(parameters: Sequence[Tensor]) -> Iterator[None]:
     finally:
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
-
-
-def _parameters_beside(module: nn.Module, inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """The parameters of a module that are not among the inputs.
-
-    The inputs may be gathered parameters of FSDP2 or their shards, so they are compared by name.
-    """
-    given = set(map(id, [inputs] if isinstance(inputs, Tensor) else inputs))
-    names = {name for name, parameter in module.named_parameters() if id(parameter) in given}
-    for part in module.modules():
-        if isinstance(part, FSDPModule):
-            part.reshard()  # from here on the parameters are shards, which hold the gradients
-    return [
-        parameter
-        for name, parameter in module.named_parameters()
-        if name not in names and id(parameter) not in given
-    ]

@@ -2,7 +2,7 @@
 
 Right: ``weight.data = value``, which PyTorch does to what is around the shard; draws
 (``nn.init.normal_(weight)``), of which each rank would draw its own; a norm as a number
-(``.item()``), which would be a rank's addend; the fused kernels of SGD and Adagrad.
+(``.item()``), which would be a rank's addend.
 
 Rejected: rows that are gathered to be taken (``weight[0] = 0``), because changes of them are lost.
 `full_parameters` is for these.
@@ -42,12 +42,6 @@ DRAWS = (
     _aten.rand_like.default,
     _aten.randn_like.default,
 )
-FUSED = (
-    _aten._fused_sgd_.default,
-    _aten._fused_sgd_.tensor_lr,
-    _aten._fused_adagrad_.default,
-    _aten._fused_adagrad_.tensor_lr,
-)
 ROWS = (
     _aten.select.int,
     _aten.slice.Tensor,
@@ -75,7 +69,7 @@ def sharded_data(strategy: str) -> Iterator[None]:
             )
         return made
 
-    handlers = {**dict.fromkeys(DRAWS, _draw), **dict.fromkeys(FUSED, _update), READ: _read}
+    handlers = {**dict.fromkeys(DRAWS, _draw), READ: _read}
     with ExitStack() as stack:
         stack.enter_context(operators_of_shards({**handlers, **dict.fromkeys(ROWS, rows)}))
         stack.enter_context(replaced(DTensor, "data", property(_data, _assign)))
@@ -106,11 +100,6 @@ def _draw(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tens
 
 def _read(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return operator(args[0].full_tensor())
-
-
-def _update(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    args, options = tree_map_only(DTensor, local_shard, (args, options))
-    operator(*args, **options)
 
 
 def _shards(tree: Any) -> list[DTensor]:

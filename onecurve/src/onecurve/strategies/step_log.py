@@ -74,8 +74,6 @@ class StepLog:
             return
         self.is_installed = True
         self._task, self._log = task, task.log
-        # An override of `log` may leave it out.
-        self._syncs = self._ranks is not None and _takes_sync(self._log)
         # Lightning has given the task's method to each callback.
         for each in (task, *callbacks_of(task.trainer, Callback)):
             self._changes.enter_context(replaced(each, "log", self._log_any))
@@ -105,7 +103,7 @@ class StepLog:
 
     def _log_any(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         options |= zip(ARGUMENTS, args, strict=False)
-        if self._syncs:
+        if self._ranks is not None:
             options["sync_dist"] = True
         context = self._context
         if context is None or (self._collected is None and not ends_batch(self._task)):
@@ -165,11 +163,6 @@ class StepLog:
             "averaged; log it for every batch, for instance 0 where there is nothing to count, "
             "or a torchmetrics metric"
         )
-
-
-def _takes_sync(log: Any) -> bool:
-    parameters = signature(log).parameters
-    return "sync_dist" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _made_neutral(logged: Logged) -> Logged:

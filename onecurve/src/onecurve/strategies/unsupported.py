@@ -6,64 +6,55 @@ PyTorch in a step becomes a line that tells the author of a task what to change.
 
 import re
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
-from traceback import extract_tb, walk_tb
+from traceback import extract_tb
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
 from ..compat.of_torch import hooked
-from ..errors import UserError, in_short, some_of
+from ..errors import UserError, in_short, of_the_project, some_of
 from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.sizes import Sizes
-from .step_log import StepLog
 
 NEEDS_FULL = {
     LBFGS: "it takes all parameters as one vector",
     Adafactor: "it takes means over the rows and columns of full matrices",
 }
-UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
-PENALTY = (
-    "the loss of {task} depends on sharded parameters in another way than through self(inputs); "
-    "use weight_decay of the optimizer for a penalty, or strategy=ddp"
-)
-SHARDED = (
-    "{task} does with sharded weights or gradients what PyTorch cannot ({said}): compute with them "
-    "by calling the module that holds them, read and change weights between steps in `with "
-    "self.trainer.strategy.full_parameters(self):`, take a norm by "
-    "self.trainer.strategy.gradient_norm(), leave averages to "
-    "onecurve.ExponentialMovingAverage, or use strategy=ddp"
-)
+TIMEOUT = "Timed out"
 WORDS = {
-    "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
+    "parameters that were not used": "the step before used only some of the parameters; freeze "
+    "what is not trained, or use strategy.find_unused_parameters=true",
     "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
     "and a batch, or a rank's share or part of it, had only one; use drop_last=True in the "
     "DataLoader, another batch size, or trainer.sync_batchnorm=true",
     "SyncBatchNorm": "PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and "
     "trainer.sync_batchnorm=true",
-    "does not support deepcopy": "{task}, or a callback such as Lightning's averages of weights, "
-    "copies a module whose parameters are sharded; make the copy in __init__, use "
-    "onecurve.StochasticWeightAveraging, or use strategy=ddp",
     "object layout differs": "a class has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot change it; make nn.Module the first base, or use strategy=ddp ({said})",
+    TIMEOUT: "rank {rank} has waited strategy.timeout_seconds for another rank{at}; each rank "
+    "holds a part of {task}: call it as often on all ranks, or use strategy=ddp",
 }
 """Our lines, by a part of PyTorch's message."""
+SHARDED = (
+    "{task} does with sharded weights or gradients what PyTorch cannot{at} ({said}): compute with "
+    "them by calling the module that holds them, whose other methods strategy.forward_methods "
+    "names, and whose parts strategy.wrap; read, copy and change weights between steps in `with "
+    "self.trainer.strategy.full_parameters(self):`, take a norm by "
+    "self.trainer.strategy.gradient_norm(), leave averages to "
+    "onecurve.ExponentialMovingAverage, or use strategy=ddp"
+)
+"""What is said about whatever else shards cannot do."""
 OF_SHARDS = re.compile(
     "DTensor|sharding strategy|Sharding propagation|mesh comm|tensor subclasses|0-d tensor|aten::?"
     "|not allocated yet|storage of size 0|functorch transform|used in the graph|c10d"
-    "|RegisterPostBackward"
+    "|RegisterPostBackward|deepcopy"
 )
 """What PyTorch's messages are about where it cannot handle shards."""
-CALL = "_wrapped_call_impl"
-"""The name of the first frame when an nn.Module is called."""
-STEP = "_call_task"
-"""The name of the frame that calls a step of the task."""
 
 
 def reject_sparse(module: nn.Module, strategy: str) -> None:
@@ -103,7 +94,9 @@ def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
     """Reject a loss computed from shards outside of `forward`, such as a penalty on weights."""
     loss = output.get("loss") if isinstance(output, dict) else output
     if isinstance(loss, DTensor):
-        raise UserError(f"strategy={strategy}: {PENALTY.format(task=type(module).__name__)}")
+        said = "its loss is a DTensor"
+        line = SHARDED.format(task=type(module).__name__, at="", said=said)
+        raise UserError(f"strategy={strategy}: {line}")
 
 
 def reject_scalars(module: nn.Module, strategy: str) -> None:
@@ -141,15 +134,17 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
 
 def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
     """Explain an error of PyTorch in one line; None for any other error."""
-    said = str(error)
-    lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
-    if not lines and is_sharded(module) and _is_of_shards(error):
-        lines = [*_past_its_unit(error, module), SHARDED]
-    if not lines:
+    line = next((line for words, line in WORDS.items() if words in str(error)), None)
+    if line is None and is_sharded(module) and _is_of_shards(error):
+        line = SHARDED
+    if line is None or (line == WORDS[TIMEOUT] and not _calls_the_network(error)):
         return None
-    short = in_short(error, 80) or type(error).__name__
-    line = lines[0].format(task=type(module).__name__, said=short)
-    return UserError(f"strategy={strategy}: {line}")
+    said = in_short(error, 80) or type(error).__name__
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    task = type(module).__name__
+    return UserError(
+        f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=_place(error))}"
+    )
 
 
 def _is_of_shards(error: BaseException) -> bool:
@@ -158,53 +153,15 @@ def _is_of_shards(error: BaseException) -> bool:
     return inside or OF_SHARDS.search(str(error)) is not None
 
 
-def _past_its_unit(error: BaseException, task: nn.Module) -> list[str]:
-    """Explain that a module was used without the call for which its parameters are gathered.
-
-    FSDP2 gathers a unit for its call, not for its parts or its other methods.
-    """
-    names = {part: name for name, part in task.named_modules() if part is not task}
-    units: list[Any] = [part for part in names if isinstance(part, FSDPModule)]
-    frames = list(walk_tb(error.__traceback__))
-    for (caller, line), (frame, _) in pairwise(frames):
-        part, method = frame.f_locals.get("self"), frame.f_code.co_name
-        if not isinstance(part, nn.Module) or part not in names:
-            continue
-        unit = next((each for each in reversed(units) if part in {*each.modules()}), None)
-        if unit is None:
-            continue
-        if part is unit and method in (CALL, "wrapped_method"):  # of FSDP2
-            return []
-        name, kind = names[part], type(part).__name__
-        at = f"({Path(caller.f_code.co_filename).name}:{line})"
-        if part is unit:
-            return [
-                f"{{task}} calls {name}.{method} {at}, for which parameters are not gathered; use "
-                f"strategy.forward_methods=[{method}], or strategy=ddp"
-            ]
-        return [
-            f"{{task}} calls {name} {at} by itself, whose parameters are gathered when "
-            f"{names[unit]} is called; use strategy.wrap=[{kind}], or strategy=ddp"
-        ]
-    return []
+def _calls_the_network(error: BaseException) -> bool:
+    """Whether a step or a network is running; else the rank waits for one that calls it."""
+    names = {frame.name for frame in extract_tb(error.__traceback__)}
+    return not names.isdisjoint({"_wrapped_call_impl", "run_step"})
 
 
-def _called_alone(error: BaseException) -> list[str]:
-    """Explain a timeout where a rank has called the network, and another has not."""
-    frames = extract_tb(error.__traceback__)
-    names = [frame.name for frame in frames]
-    if "Timed out" not in str(error) or not dist.is_initialized():
-        return []
-    first = names.index(STEP) if STEP in names else 0
-    if CALL in names[first:]:
-        at = frames[names.index(CALL, first) - 1]
-        does, did = f"calls {{task}} in {at.name} ({Path(at.filename).name}:{at.lineno})", "did"
-    elif StepLog.compare.__name__ in names:
-        does, did = "has ended its step", "has"
-    else:
-        return []
-    return [
-        f"rank {dist.get_rank()} {does}, and another rank {did} not within "
-        "strategy.timeout_seconds; each rank holds a part of {task}: call it as often on all "
-        "ranks, or use strategy=ddp"
-    ]
+def _place(error: BaseException) -> str:
+    """Where in the project's own code an error has come up; "" if it is nowhere there."""
+    for trace in of_the_project(error)[-1:]:
+        code = trace.tb_frame.f_code
+        return f" in {code.co_name} ({Path(code.co_filename).name}:{trace.tb_lineno})"
+    return ""

@@ -103,7 +103,7 @@ def test_a_step_sends_no_more_than_it_must() -> None:
     assert sent["_reduce_scatter_base_"] == 8
     assert sent["_allgather_base_"] == 8 + 2 + 1
     # Those outside of the blocks, and of each uncut module within them its gradients, at once.
-    assert sent["allreduce_"] == 2 + 2 * 3 + 1
+    assert sent["allreduce_"] == 2 + 2 * 3
 
 
 def embedded() -> float:

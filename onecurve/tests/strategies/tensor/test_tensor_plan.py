@@ -8,20 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_networks import GPT2Attention, Task, made
+from sharded_networks import GPT2MLP, GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.families import (
-    family_of,
-    plan_of_transformers,
-)
+from onecurve.strategies.tensor.families import known_styles, plan_of_transformers
 from onecurve.strategies.tensor.plan import (
     check_plan,
     find_plan,
     report_plan,
-    rows_of,
-    shares,
+    sharded_parameters,
 )
 
 
@@ -46,57 +42,27 @@ def module(
     return made
 
 
-def styles(colwise: str, rowwise: str, **itself: str) -> dict[str, str]:
-    return {**dict.fromkeys(colwise.split(), "colwise"), rowwise: "rowwise", **itself}
-
-
-def gathered(names: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), "colwise_gather")
-
-
 ALIKE, THREE, NORM = [(8, 8)] * 4, [(8, 24), (8, 8)], nn.LayerNorm(8)
-ONES_OWN = {
-    "Llama": (
-        module("q_proj k_proj v_proj o_proj", linears(*ALIKE), head_dim=4),
-        styles("q_proj k_proj v_proj", "o_proj", **{"": "heads"}),
-    ),
-    "CLIP": (
-        module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2),
-        styles("k_proj v_proj q_proj", "out_proj", **{"": "heads"}),
-    ),
-    "no number of heads": (module("wq wk wv wo", linears(*ALIKE)), None),
-    "another parameter": (module("wq wk wv wo norm", [*linears(*ALIKE), NORM], heads=2), None),
-    "of any order": (module("qkv proj", linears(*THREE), num_heads=2), gathered("qkv proj")),
-    "of any order, with a norm": (
-        module("qkv proj norm", [*linears(*THREE), NORM], num_heads=2),
-        None,
-    ),
-    "GPT-2": (GPT2Attention(), {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}),
+OF_GPT2 = {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}
+OF_CLASSES = {
+    "GPT-2": (GPT2Attention(), OF_GPT2),
     "GPT-2 of another release": (
-        module("c_attn c_proj", linears(*THREE), of=GPT2Attention, num_heads=2),
-        gathered("c_attn c_proj"),
+        module("c_attn c_proj q_attn", linears(*THREE, (8, 8)), of=GPT2Attention),
+        {},
     ),
-    "minGPT": (
-        module("key query value proj", linears(*ALIKE), n_head=2),
-        gathered("key query value proj"),
+    "GPT-2 with a norm": (
+        module("c_attn c_proj norm", [*linears(*THREE), NORM], GPT2Attention),
+        {},
     ),
-    "gated": (
-        module("w1 w2 w3", linears((8, 16), (16, 8), (8, 16))),
-        styles("w1 w3", "w2", **{"": "colwise"}),
-    ),
-    "two layers": (
-        module("fc1 fc2 drop", [*linears((8, 16), (16, 8)), nn.Dropout()]),
-        styles("fc1", "fc2"),
-    ),
-    "no block": (module("fc1 fc2", linears((8, 16), (16, 4))), None),
-    "not one after the other": (module("fc1 fc2", linears((8, 16), (8, 16))), None),
+    "its feed-forward network": (GPT2MLP(), {"c_fc": "colwise", "c_proj": "rowwise"}),
+    "another class": (module("qkv proj", linears(*THREE), num_heads=2), {}),
 }
 
 
-@pytest.mark.parametrize("name", ONES_OWN)
-def test_a_module_is_known_by_its_names_or_its_class(name: str) -> None:
-    module, styles = ONES_OWN[name]
-    assert family_of(module) == styles
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_a_module_is_known_by_its_class(name: str) -> None:
+    module, styles = OF_CLASSES[name]
+    assert known_styles(module) == styles
 
 
 def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
@@ -146,7 +112,7 @@ def test_a_model_of_transformers_brings_its_plan() -> None:
 
 
 def test_the_plan_of_a_transformer() -> None:
-    """PyTorch's layers, modules with `tensor_plan()`, and modules known by name."""
+    """PyTorch's layers, and modules with `tensor_plan()`."""
     _, plan = plan_of("gpt")
     assert plan == {
         "network.embedding.tokens": "vocab",
@@ -166,7 +132,6 @@ def test_the_plan_of_a_transformer() -> None:
         "network.block2.mlp.gate_proj": "colwise",
         "network.block2.mlp.down_proj": "rowwise",
         "network.block2.mlp.up_proj": "colwise",
-        "network.norm": "sequence",
         "network.head": "vocab",
     }
 
@@ -268,10 +233,14 @@ def test_a_layer_with_a_forward_of_its_own_is_none_of_pytorchs(kind: type[nn.Mod
 )
 def test_most_of_a_network_is_shared(name: str, least: float) -> None:
     task, plan = plan_of(name)
-    whole, held, cut = shares(task, plan, 2)
-    assert cut / whole > least
-    assert held == whole - cut // 2
+    full = sum(parameter.numel() for parameter in task.parameters())
+    assert sharded_parameters(task, plan) / full > least
 
 
-def test_modules_whose_names_differ_by_numbers_share_a_line() -> None:
-    assert len(rows_of(*plan_of("vit"), 2, sequence=False)) == 4
+def test_modules_whose_names_differ_by_numbers_share_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report_plan(*plan_of("vit"), 2, sequence=False)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 1 + 4 + 1
+    assert said[-1].endswith("parameters are sharded over 2 ranks; each holds 11,109")

@@ -245,7 +245,7 @@ def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) ->
         # `modules()` yields parents before their children.
         units = [part for part in reversed(_parts(module)) if type(part).__name__ in wrap]
     # Without duplicates: a layer may be used several times.
-    units = list(dict.fromkeys(each for unit in units for each in _shardable(unit)))
+    units = list(dict.fromkeys(units))
     # A parameter belongs to one unit: a tied parameter must not be used outside of it.
     uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
     times = Counter(part for _, part in module.named_modules(remove_duplicate=False))
@@ -255,20 +255,6 @@ def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) ->
         return all(uses[param] == count * times[unit] for param, count in inside.items())
 
     return [unit for unit in units if _has_parameters(unit) and is_closed(unit)]
-
-
-def _shardable(part: nn.Module) -> list[nn.Module]:
-    """A module itself, or its children if FSDP2 cannot change its class.
-
-    Python rejects a new class with another memory layout, as for ``class Network(ABC, nn.Module)``.
-    The root unit takes the parameters that such a module holds itself.
-    """
-    blank = object.__new__(type(part))
-    try:
-        object.__setattr__(blank, "__class__", type("Unit", (FSDPModule, type(part)), {}))
-    except TypeError:
-        return [unit for child in called(part.children()) for unit in _shardable(child)]
-    return [part]
 
 
 def last_units(module: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:

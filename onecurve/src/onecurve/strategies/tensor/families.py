@@ -1,12 +1,9 @@
-"""Tables of styles, and of attentions and feed-forward networks known by class or names.
+"""Styles, what they shard, and the modules whose styles are known.
 
-The output of such a module is a sum over its heads, or over its hidden units, so ranks can share
-them. All of its linear layers are sharded by their outputs, except the last one of the family,
-which is sharded by its inputs and whose outputs are summed. No other submodule may hold
-parameters. Linear layers are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is
-transposed. Models of transformers bring a plan (`plan_of_transformers`); of those that do not
-(BERT, OPT, T5, ...), and of any other network, each Linear layer is sharded by itself, unless it
-defines a method `tensor_plan()`.
+The output of an attention, or of a feed-forward network, is a sum over its heads, or over its
+hidden units, so ranks can share them: all of its linear layers are sharded by their outputs, except
+the last one, which is sharded by its inputs and whose outputs are summed. Linear layers are
+PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,26 +34,19 @@ STYLES = {
     ),
     "sequence": Style("", {}),
 }
-ATTENTIONS = (
-    ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama
-    ("wq", "wk", "wv", "wo"),  # torchtitan, Meta's Llama
-    ("q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT, BART, Whisper
-)
-GATHERED = (
-    ("qkv", "proj"),  # timm
-    ("c_attn", "c_proj"),  # nanoGPT
-    ("key", "query", "value", "proj"),  # minGPT
-)
-"""Queries, keys and values in an order that we cannot know, or by the width of the input.
+KNOWN = {
+    "timm.Attention": {"": "heads", "qkv": "fused", "proj": "rowwise"},
+    "timm.Mlp": {"fc1": "colwise", "fc2": "rowwise"},
+    "transformers.GPT2Attention": {"": "heads", "c_attn": "fused", "c_proj": "rowwise"},
+    "transformers.GPT2MLP": {"c_fc": "colwise", "c_proj": "rowwise"},
+    # nanoGPT; its attention reshapes by the width of its input, so a rank computes all heads.
+    "CausalSelfAttention": dict.fromkeys(("c_attn", "c_proj"), "colwise_gather"),
+    "MLP": {"c_fc": "colwise", "c_proj": "rowwise"},
+}
+"""Styles by path within a module, "" for itself, by the class that defines its `forward`.
 
-A rank holds a shard of each layer, and computes all heads.
+A class without a package is that of anybody who has copied it.
 """
-FEED_FORWARD = (
-    ("gate_proj", "up_proj", "down_proj"),  # Llama
-    ("w1", "w3", "w2"),  # torchtitan, Meta's Llama
-    ("fc1", "fc2"),  # timm
-    ("c_fc", "c_proj"),  # GPT-2, nanoGPT
-)
 OF_TRANSFORMERS = {
     "colwise": "colwise",
     "rowwise": "rowwise",
@@ -64,92 +54,39 @@ OF_TRANSFORMERS = {
     "rowwise_split_input": "colwise_gather",
 }
 """What styles of transformers' plans are here; others (of embeddings, experts) are left out."""
-HEAD_COUNTS = (
+COUNTS = (
     *("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_attention_heads"),
     *("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads"),
+    *("split_size", "attn_dim"),  # GPT-2, timm
 )
-"""Attributes with the number of heads; each rank sets them to the number of its own heads."""
+"""Attributes with numbers of heads, or of their features; each rank sets them to those it has."""
 
 
-class Family(NamedTuple):
-    """How modules are sharded that hold Linear layers with certain names."""
-
-    styles: dict[str, str]
-    """Styles by path within the module, "" for the module itself."""
-    of: str = ""
-    """The class that defines `forward`, "package.Class"; any, if empty."""
-    counts: tuple[str, ...] = ()
-    """Attributes with numbers of heads or features that its `forward` uses; set per rank."""
-
-
-def _divided(names: tuple[str, ...], style: str) -> Family:
-    # The input is read once for several layers.
-    itself = {"": style} if len(names) > 2 else {}
-    return Family({**itself, **dict.fromkeys(names, "colwise"), names[-1]: "rowwise"})
-
-
-FAMILIES = (
-    Family(
-        {"": "heads", "c_attn": "fused", "c_proj": "rowwise"},
-        "transformers.GPT2Attention",
-        ("num_heads", "split_size"),
-    ),
-    Family(
-        {"": "heads", "qkv": "fused", "proj": "rowwise"},
-        "timm.Attention",
-        ("num_heads", "attn_dim"),
-    ),
-    *(Family(dict.fromkeys(names, "colwise_gather")) for names in GATHERED),
-    *(_divided(names, "heads") for names in ATTENTIONS),
-    *(_divided(names, "colwise") for names in FEED_FORWARD),
-)
-
-
-def family_of(module: nn.Module) -> dict[str, str] | None:
-    """The styles of a known module by path within it, "" for itself; None if it is not known."""
-    layers, family = linears(module), _family(module)
-    inside = {id(weight) for layer in layers.values() for weight in layer.parameters()}
-    if family is None or any(id(weight) not in inside for weight in module.parameters()):
-        return None
-    styles = family.styles
-    if styles.get("") == "heads":
-        return styles if family.of or heads_of(module) else None
-    last = next((layer for name, layer in layers.items() if styles[name] == "rowwise"), None)
-    if last is not None:
-        width = (in_features(last), out_features(last))
-        others = [layer for layer in layers.values() if layer is not last]
-        if any((out_features(layer), in_features(layer)) != width for layer in others):
-            return None
-    return styles
-
-
-def _family(module: nn.Module) -> Family | None:
-    names = linears(module).keys()
+def known_styles(module: nn.Module) -> dict[str, str]:
+    """The styles of a known class by path within it; none if it, or its release, is not known."""
     owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
-    classes = ("", f"{owner.__module__.partition('.')[0]}.{owner.__name__}")
-    for family in FAMILIES:
-        # In another release the class may have other layers or attributes.
-        known = names == family.styles.keys() - {""} and family.of in classes
-        if known and len(_numbers(module, family.counts)) == len(family.counts):
-            return family
-    return None
+    of_package = f"{owner.__module__.partition('.')[0]}.{owner.__name__}"
+    styles = KNOWN.get(of_package) or KNOWN.get(owner.__name__)
+    layers = linears(module)
+    if styles is None or layers.keys() != styles.keys() - {""}:
+        return {}
+    inside = {id(weight) for layer in layers.values() for weight in layer.parameters()}
+    return styles if all(id(weight) in inside for weight in module.parameters()) else {}
 
 
 def styles_within(module: nn.Module) -> dict[str, str]:
     """The styles of the Linear layers of a module whose heads or hidden units are shared, by name.
 
-    Rowwise is the last layer of its family, or else the last layer that the module holds.
+    Rowwise is the last layer that the module holds, unless its plan says otherwise.
     """
-    layers, family = linears(module), _family(module)
-    if family and "rowwise" in family.styles.values():
-        return {name: family.styles[name] for name in layers}
+    layers = linears(module)
     return dict.fromkeys(layers, "colwise") | dict.fromkeys([*layers][-1:], "rowwise")
 
 
 def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int | None:
     """The number of heads that ranks can share; None if it cannot be determined.
 
-    The styles are by path within the attention, by default those of its family.
+    The styles are by path within the attention.
     """
     counts = [*counts_of(module).values()]
     width = getattr(module, "head_dim", None)
@@ -174,11 +111,11 @@ def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> lis
     Returns:
         None if the projection cannot be divided like that.
     """
-    held = linears(module)
-    summing = [layer for name, layer in held.items() if styles.get(name) == "rowwise"]
-    if fused not in held or len(summing) != 1:
+    layers = linears(module)
+    summing = [layer for name, layer in layers.items() if styles.get(name) == "rowwise"]
+    if fused not in layers or len(summing) != 1:
         return None
-    number, used = out_features(held[fused]), in_features(summing[0])
+    number, used = out_features(layers[fused]), in_features(summing[0])
     if styles.get("") == "heads" and number > used and (number - used) % 2 == 0:
         return [used, (number - used) // 2, (number - used) // 2]
     return [used] * (number // used) if styles.get("") == "colwise" and number % used == 0 else None
@@ -186,12 +123,7 @@ def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> lis
 
 def counts_of(module: nn.Module) -> dict[str, int]:
     """The numbers of heads or features that a module keeps, by attribute."""
-    family = _family(module)
-    return _numbers(module, (family and family.counts) or HEAD_COUNTS)
-
-
-def _numbers(module: nn.Module, names: Iterable[str]) -> dict[str, int]:
-    counts = {name: getattr(module, name, None) for name in names}
+    counts = {name: getattr(module, name, None) for name in COUNTS}
     return {name: count for name, count in counts.items() if type(count) is int and count > 0}
 
 
@@ -211,9 +143,9 @@ def plan_of_transformers(module: nn.Module) -> dict[str, str]:
     globs = getattr(getattr(module, "config", None), "base_model_tp_plan", None) or {}
     styles: dict[str, str] = {}
     for name, part in module.named_modules():
-        found = [style for glob, style in globs.items() if fnmatchcase(name, glob)]
-        if found and is_linear(part) and found[0] in OF_TRANSFORMERS:
-            styles[name] = OF_TRANSFORMERS[found[0]]
+        style = next((style for glob, style in globs.items() if fnmatchcase(name, glob)), None)
+        if is_linear(part) and style in OF_TRANSFORMERS:
+            styles[name] = OF_TRANSFORMERS[style]
     for outer in {name.rpartition(".")[0] for name, style in styles.items() if style == "rowwise"}:
         part, inner = module.get_submodule(outer), within(styles, outer)
         if heads_of(part, inner | {"": "heads"}):

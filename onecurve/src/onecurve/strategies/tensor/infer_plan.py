@@ -2,13 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from lightning.pytorch import LightningModule
 from torch import nn
 
 from ...compat.of_torch import has_one_projection
-from ..layers import find_layers
-from .families import calls_as, family_of, is_linear, is_within, plan_of_transformers
+from .families import (
+    calls_as,
+    is_linear,
+    is_within,
+    known_styles,
+    out_features,
+    plan_of_transformers,
+)
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -21,15 +27,13 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.TransformerEncoder)
 
 
 class InferredPlan:
-    """Infers a plan from the classes and names of modules.
+    """Infers a plan from the classes of modules.
 
-    These are sharded: pairs of Linear layers with only elementwise layers between them, in one
-    nn.Sequential or in the sequence of the network's layers, and a single Linear layer that is left
-    over there; nn.MultiheadAttention, and the feed-forward networks of PyTorch's transformer
-    layers; what transformers plans for its models, and modules whose class or names are known
-    (`families.py`). Blocks that hold an attention
-    and norms can work on sharded sequences, and so can norms after them in an nn.Sequential. If
-    none of this applies, every Linear layer is sharded by itself.
+    These are sharded: pairs of Linear layers with only elementwise layers between them in one
+    nn.Sequential, and a single Linear layer that is left over there; nn.MultiheadAttention, and the
+    feed-forward networks of PyTorch's transformer layers; what transformers plans for its models;
+    a few classes of timm and GPT-2 (`families.py`). If none of this applies, every Linear layer is
+    sharded by itself. Blocks that hold an attention and norms can work on sharded sequences.
 
     Attributes:
         plan: The styles by module name.
@@ -37,8 +41,8 @@ class InferredPlan:
 
     def __init__(
         self,
-        module: LightningModule,
-        layers: Mapping[str, nn.Module],
+        module: nn.Module,
+        layers: Sequence[str],
         with_own_plan: Sequence[str],
         plan: Mapping[str, str],
         size: int | None,
@@ -49,26 +53,20 @@ class InferredPlan:
         uses = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
         # A weight that is used in two places cannot be sharded for one of them.
         self.tied = {weight for weight, number in uses.items() if number > 1}
-        chain = find_layers(module) or {}
-        chain_uses = Counter(id(layer) for layer in chain.values())
-        for name, part in module.named_modules():
+        self.layers = layers
+        parts = dict(module.named_modules())
+        for name, part in parts.items():
             self._add_plan_of_transformers(name, part)
-        for name, layer in layers.items():
-            self._add_known(name, layer)
-        if layers.keys() <= chain.keys():
-            used_once = {name: each for name, each in layers.items() if chain_uses[id(each)] == 1}
-            self._pair(used_once.items())
+        self._add_known("", module)
         if not self.plan:
-            for name, layer in layers.items():
-                self._add_single_linears(name, layer)
-        for name, layer in layers.items():
-            self._add_sequence_blocks(name, layer)
-        self._add_norms_after_blocks(dict(module.named_modules()))
+            for name, part in parts.items():
+                self._add_single_linear(name, part)
+        self._add_sequence_blocks("", module)
 
-    def _may_shard(self, name: str, layer: nn.Module) -> bool:
+    def _may_shard(self, name: str, part: nn.Module) -> bool:
         if self._has_own_plan(name):
             return False
-        return not any(id(weight) in self.tied for weight in layer.parameters())
+        return not any(id(weight) in self.tied for weight in part.parameters())
 
     def _has_own_plan(self, name: str) -> bool:
         return any(is_within(name, outer) for outer in self.with_own_plan)
@@ -79,49 +77,40 @@ class InferredPlan:
             if self._may_shard(full_name, part.get_submodule(path)):
                 self.plan.setdefault(full_name, style)
 
-    def _add_known(self, name: str, layer: nn.Module) -> None:
+    def _add_known(self, name: str, part: nn.Module) -> None:
         if name in self.plan or self._has_own_plan(name):
             return
-        if isinstance(layer, nn.MultiheadAttention):
-            if self._may_shard(name, layer) and is_plain(layer):
-                self.plan[name] = "heads"
-            return
-        blocks = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-        if any(calls_as(layer, kind) for kind in blocks):
-            if self._may_shard(name, layer):
-                self.plan |= {_in(name, "linear1"): "colwise", _in(name, "linear2"): "rowwise"}
-        elif isinstance(layer, nn.Sequential):
-            if type(layer).forward is nn.Sequential.forward:
-                self._pair((_in(name, child), part) for child, part in layer.named_children())
-        elif (family := family_of(layer)) and self._may_shard(name, layer):
-            self.plan |= {_in(name, path).rstrip("."): style for path, style in family.items()}
-        for child, part in layer.named_children():
-            self._add_known(_in(name, child), part)
+        styles = _styles_of(part)
+        if styles and self._may_shard(name, part):
+            self.plan |= {_in(name, path): style for path, style in styles.items()}
+        if calls_as(part, nn.Sequential):
+            self._pair((_in(name, child), layer) for child, layer in part.named_children())
+        if name not in self.plan:
+            for child, layer in part.named_children():
+                self._add_known(_in(name, child), layer)
 
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
-        waiting: tuple[str, nn.Linear] | None = None
+        waiting: tuple[str, nn.Module] | None = None
         for name, layer in ordered:
+            if not any(is_within(name, outer) for outer in self.layers):
+                continue  # a pair never spans two stages of a pipeline
             if type(layer) is nn.Linear and is_linear(layer) and self._may_shard(name, layer):
                 if waiting is None:
                     waiting = name, layer
                 else:
                     self.plan |= {waiting[0]: "colwise", name: "rowwise"}
                     waiting = None
-            elif not isinstance(layer, ELEMENTWISE):
-                self._add_single_linear(waiting)
+            elif not isinstance(layer, ELEMENTWISE) and waiting is not None:
+                self._add_single_linear(*waiting)
                 waiting = None
-        self._add_single_linear(waiting)
+        if waiting is not None:
+            self._add_single_linear(*waiting)
 
-    def _add_single_linear(self, single: tuple[str, nn.Linear] | None) -> None:
+    def _add_single_linear(self, name: str, part: Any) -> None:
+        is_free = type(part) is nn.Linear and is_linear(part) and self._may_shard(name, part)
         # A number of outputs that does not divide, such as classes, is left unsharded.
-        if single and single[1].out_features % (self.size or 1) == 0:
-            self.plan[single[0]] = "colwise_gather"
-
-    def _add_single_linears(self, name: str, layer: nn.Module) -> None:
-        for path, part in layer.named_modules():
-            full_name = _in(name, path).rstrip(".")
-            if type(part) is nn.Linear and is_linear(part) and self._may_shard(full_name, part):
-                self._add_single_linear((full_name, part))
+        if is_free and out_features(part) % (self.size or 1) == 0:
+            self.plan[name] = "colwise_gather"
 
     def _add_sequence_blocks(self, name: str, layer: nn.Module) -> bool:
         """Add the innermost blocks that can work on sharded sequences; whether there are any."""
@@ -146,16 +135,14 @@ class InferredPlan:
         self.plan[name] = "sequence"
         return True
 
-    def _add_norms_after_blocks(self, parts: Mapping[str, nn.Module]) -> None:
-        blocks = {name for name, style in self.plan.items() if style == "sequence"}
-        for holder in {name.rpartition(".")[0] for name in blocks}:
-            before = ""
-            for child, part in parts[holder].named_children():
-                name = _in(holder, child)
-                follows = isinstance(parts[holder], nn.Sequential) and before in self.plan
-                if follows and self.plan[before] == "sequence" and isinstance(part, PER_POSITION):
-                    self.plan[name] = "sequence"
-                before = name
+
+def _styles_of(part: nn.Module) -> dict[str, str]:
+    """The styles within a module of a known class; none for others."""
+    if isinstance(part, nn.MultiheadAttention):
+        return {"": "heads"} if is_plain(part) else {}
+    if calls_as(part, nn.TransformerEncoderLayer) or calls_as(part, nn.TransformerDecoderLayer):
+        return {"linear1": "colwise", "linear2": "rowwise"}
+    return known_styles(part)
 
 
 def is_plain(layer: nn.MultiheadAttention) -> bool:
@@ -165,4 +152,4 @@ def is_plain(layer: nn.MultiheadAttention) -> bool:
 
 
 def _in(holder: str, child: str) -> str:
-    return f"{holder}.{child}" if holder else child
+    return f"{holder}.{child}".strip(".")

@@ -25,9 +25,9 @@ Code between sharded layers writes -1 for the number of heads, or reads it from 
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from math import prod
 from typing import Any
 
 from lightning.pytorch import LightningModule
@@ -67,8 +67,8 @@ def find_plan(
 
     Args:
         module: The task.
-        layers: The layers to shard, by their full dotted names; {"": module} for all. If they are
-            layers of one sequence, a pair may span two of them.
+        layers: The layers to shard, by their full dotted names; {"": module} for all. A pair spans
+            these alone.
         given: Styles by globs of module names, with or without the name of the network; of two that
             match a name, the latter counts. "auto" or None for no given plan.
         size: An inferred plan omits layers that so many ranks cannot share evenly.
@@ -89,7 +89,7 @@ def find_plan(
         for name in found:
             own: Any = parts[name]
             plan |= _fitting(parts, name, own.tensor_plan(), f"{type(own).__name__}.tensor_plan()")
-        plan = InferredPlan(module, layers, found, plan, size).plan
+        plan = InferredPlan(module, [*layers], found, plan, size).plan
     held = {
         name: style
         for name, style in _with_children(parts, plan).items()
@@ -274,19 +274,24 @@ def _check_ties(module: LightningModule, plan: Mapping[str, str], key: str) -> N
 def report_plan(
     module: LightningModule, plan: Mapping[str, str], size: int, sequence: bool
 ) -> None:
-    """Print the plan of a module that has not been sharded yet."""
-    total, held, sharded = shares(module, plan, size)
-    lines = [f"Tensor parallelism, {size} ranks", *rows_of(module, plan, size, sequence)]
+    """Print the plan of a module; names that differ by numbers only share a line."""
+    shown = [each for each in plan.items() if sequence or each[1] != "sequence"]
+    rows = Counter((re.sub(r"\d+", "*", name), style) for name, style in shown)
+    lines = [f"Tensor parallelism, {size} ranks"]
+    for (name, style), number in rows.items():
+        lines.append(f"  {name}{f' ({number})' if number > 1 else ''}: {style}")
+    total = sum(parameter.numel() for parameter in module.parameters())
+    sharded = sharded_parameters(module, plan)
     lines.append(
         f"{sharded / total:.1%} of {total:,} parameters are sharded over {size} ranks; "
-        f"each holds {held:,}"
+        f"each holds {total - sharded + sharded // size:,}"
     )
     if {*plan.values()} == {"colwise_gather"}:
         lines.append(
             "no attention and no pair of layers is known here, so each Linear layer is sharded by "
             "its outputs, which ranks send to each other: strategy.plan can give better styles"
         )
-    if _has_dropout(module, plan):
+    if any(map(_drops, module.modules())):
         lines.append(
             "dropout between sharded layers draws the same masks for different features on each "
             "rank: the loss is close to that of one process, but not equal"
@@ -294,54 +299,17 @@ def report_plan(
     print("\n".join(lines), flush=True)
 
 
-def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, int, int]:
-    """The numbers of parameters in total, on one rank, and sharded."""
-    total = sum(parameter.numel() for parameter in module.parameters())
-    own = {}
+def sharded_parameters(module: nn.Module, plan: Mapping[str, str]) -> int:
+    """The number of parameters that the ranks share."""
+    sharded: dict[nn.Parameter, int] = {}
     for name, style in plan.items():
         part = module.get_submodule(name)
         for path, parameter in part.named_parameters() if holds_parameters(part) else ():
-            own[parameter] = local_numel(style, path, parameter.shape, size)
-    shards = {parameter: held for parameter, held in own.items() if held < parameter.numel()}
-    sharded = sum(parameter.numel() for parameter in shards)
-    return total, total - sharded + sum(shards.values()), sharded
+            if path in STYLES[style].dims:
+                sharded[parameter] = parameter.numel()
+    return sum(sharded.values())
 
 
-def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
-    """The number of elements that one rank holds of a parameter, by its name within a module.
-
-    The style is any other string if the module is not in the plan.
-    """
-    numbers = prod(shape)
-    is_sharded = style in STYLES and name in STYLES[style].dims
-    return numbers // size if is_sharded else numbers
-
-
-def rows_of(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> list[str]:
-    """A line for each module of a plan; those whose names differ by numbers only share one."""
-    rows: dict[tuple[str, str], list[int]] = {}
-    for name, style in plan.items():
-        if style == "sequence" and not sequence:
-            continue
-        part = module.get_submodule(name)
-        row = rows.setdefault((re.sub(r"\d+", "*", name), style), [0, 0, 0])
-        row[0] += 1
-        for path, parameter in part.named_parameters() if holds_parameters(part) else ():
-            row[1] += parameter.numel()
-            row[2] += local_numel(style, path, parameter.shape, size)
-    return [
-        f"  {name}{f' ({number})' if number > 1 else ''}: {style}"
-        + (f", {numbers:,} parameters, {held:,} on each rank" if numbers else "")
-        for (name, style), (number, numbers, held) in rows.items()
-    ]
-
-
-def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
-    for name, part in module.named_modules():
-        holder = name.rpartition(".")[0]
-        inside = any(is_within(name, outer) or outer.rpartition(".")[0] == holder for outer in plan)
-        drops = isinstance(part, nn.Dropout) and part.p > 0
-        attends = getattr(part, "dropout", 0.0) if name in plan else 0.0
-        if inside and (drops or (isinstance(attends, float) and attends > 0)):
-            return True
-    return False
+def _drops(part: nn.Module) -> bool:
+    rate = part.p if isinstance(part, nn.Dropout) else getattr(part, "dropout", None)
+    return isinstance(rate, float) and rate > 0
