@@ -52,11 +52,6 @@ def loaders_of(loop: Any) -> CombinedLoader | None:
     return combined
 
 
-def set_loaders(loop: Any, combined: CombinedLoader | None) -> None:
-    """Give a loop its loaders; with None it sets them up again."""
-    loop._combined_loader = combined
-
-
 def is_one_after_the_other(combined: CombinedLoader) -> bool:
     """Whether loaders are read sequentially, as in an evaluation."""
     return combined._mode == "sequential"
