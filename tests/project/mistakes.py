@@ -17,6 +17,8 @@ MISTAKES = {
         "data=image_folder data.root=broken data.in_memory=true": "broken/cat/5.png",
         "data=image_folder data.root=broken strategy=ddp": "broken/cat/5.png",
         "data=image_folder data.root=broken data.channels=2": "data.channels=2: must be one of 1",
+        "+data.images=nowhere": "nowhere: no such file or folder; name an image",
+        "+data.images=empty": "data.images=empty: no image in it; name another",
         "data.class_names=[a,b]": "these images are of 10 classes; give a name for each",
         "data=mnist": "use data=digits, which needs no download",
         "data=fashion_mnist strategy=ddp": "use data=digits, which needs no download",

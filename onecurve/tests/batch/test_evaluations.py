@@ -14,7 +14,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from several_fits import Small, data, quiet_trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import AUROC, MeanSquaredError
 
 import onecurve
@@ -344,26 +344,3 @@ def test_each_rank_predicts_its_own_and_its_writers_know_which() -> None:
     own, seen = second
     assert [each or [] for each in own] == of_second
     assert seen == [*((each, each) for each in of_second), [of_second]]
-
-
-class Endless(IterableDataset[tuple[Tensor, Tensor]]):
-    """A stream that cannot tell where it stands, and is left before its end."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        while True:
-            yield torch.randn(6).double(), torch.randn(2).double()
-
-
-def left_early(strategy: Any, devices: int) -> list[float]:
-    trainer = quiet_trainer(strategy(), devices, max_epochs=3, limit_train_batches=2)
-    torch.manual_seed(0)
-    task = Small().double()
-    trainer.fit(task, DataLoader(Endless(), batch_size=4))
-    return [value.item() for value in task.net[0].bias]
-
-
-@pytest.mark.compares
-def test_a_stream_may_be_left_before_its_end() -> None:
-    plain = left_early(onecurve.Single, 1)
-    ranks = in_two_ranks("left_early", onecurve.DDP, 2)
-    assert ranks == pytest.approx(plain, rel=ROUNDING)

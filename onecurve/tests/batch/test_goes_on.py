@@ -142,10 +142,6 @@ def test_a_schedule_goes_on_along_the_curve_of_the_longer_run(
     assert (
         f"continues along the curve of {'8' if name == 'OneCycleLR' else 'this run'}: lr=" in said
     )
-    if name == "LambdaLR":
-        # An experiment had found the rate, which is not configured.
-        found = rates(2, file, schedule=schedule, lr=0.3)
-        assert found == pytest.approx(resumed, rel=1e-12)
 
 
 def test_a_schedule_that_does_not_tell_its_length_is_left_as_it_was(

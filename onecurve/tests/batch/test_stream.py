@@ -152,23 +152,3 @@ def test_predictions_of_a_stream_are_in_its_order() -> None:
     assert [len(rows) for rows in ranks] == [21, 21]
     curves = [tree_flatten(rows)[0] for rows in (single, ranks)]
     assert largest_difference(*curves) <= ROUNDING
-
-
-class OfKnownLength(IterableDataset[Tensor]):
-    def __len__(self) -> int:
-        return 24
-
-    def __iter__(self) -> Iterator[Tensor]:
-        worker = get_worker_info()
-        return iter(torch.arange(24.0)[:: worker.num_workers if worker else 1])
-
-
-def test_a_stream_whose_workers_drop_what_its_length_counts_says_so(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for workers in (0, 2):
-        loader = DataLoader(OfKnownLength(), 8, num_workers=workers, drop_last=True)
-        read = list(StreamLoader(loader, rank=0, num_replicas=1, training=True))
-        assert len(read) == (2 if workers else 3)
-        said = "yields 2 batches of the 3 that its length promises" in capsys.readouterr().err
-        assert said == (workers > 0)

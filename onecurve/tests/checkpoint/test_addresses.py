@@ -109,16 +109,12 @@ def test_an_address_that_cannot_be_written_to_is_rejected_before_training(
     assert f"{DIRPATH}=local://{bucket}/file/run: cannot be written to (" in refused.err
 
 
-@pytest.mark.parametrize("shards", one_of_a_kind([False, True], kept=[False]))
-def test_what_was_copied_there_by_hand_is_fetched(
-    trained: Cli, train: Cli, tmp_path: Path, shards: bool
-) -> None:
-    how = ("strategy=fsdp", "checkpoint.format=sharded") if shards else ()
+def test_what_was_copied_there_by_hand_is_fetched(trained: Cli, train: Cli, tmp_path: Path) -> None:
     there = tmp_path / "bucket/run"
-    shutil.copytree(trained(*how, *ONE).run, there)
-    on = train(*how, *SHORT, f"resume=file://{there}/checkpoints/last.ckpt")
+    shutil.copytree(trained(*ONE).run, there)
+    on = train(*SHORT, f"resume=file://{there}/checkpoints/last.ckpt")
     assert on.metrics["global_step"] == 2 * EPOCH
-    assert train(*how, *SHORT, f"resume=file://{there}").metrics["global_step"] == 2 * EPOCH
+    assert train(*SHORT, f"resume=file://{there}").metrics["global_step"] == 2 * EPOCH
 
 
 @pytest.mark.long

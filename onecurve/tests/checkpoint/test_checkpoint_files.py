@@ -82,8 +82,9 @@ def test_no_changed_bit_is_read_as_something_else(tmp_path: Path) -> None:
             assert answer in (True, None), position
             refused_by_torch_alone += answer is None
         changed.unlink()
-    # A few fields at the end, however large the file is.
-    assert refused_by_torch_alone < 100
+    # A few fields at the end, and two of each record, however large the file is.
+    with zipfile.ZipFile(file) as archive:
+        assert refused_by_torch_alone < 60 + 10 * len(archive.namelist())
 
 
 def test_what_is_no_checkpoint_is_noticed(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_what_is_no_checkpoint_is_noticed(tmp_path: Path) -> None:
     assert damage(file) == "its list of records is damaged"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.txt", "a" * 1000)
-    assert "it is not written by torch.save" in str(damage(file))
+    assert "its records are compressed" in str(damage(file))
     assert damage(tmp_path / "b.ckpt") == "No such file or directory"
     # These never end.
     os.mkfifo(tmp_path / "pipe.ckpt")

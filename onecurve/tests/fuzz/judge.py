@@ -14,7 +14,7 @@ import yaml
 from hydra.utils import get_object
 from lightning.pytorch import Trainer
 
-from onecurve.app.config.validate import dotted
+from onecurve.app.run.interpolation import dotted
 
 from .command import Done
 

@@ -11,7 +11,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 
 from onecurve.app.command.resolvers import register_resolvers
-from onecurve.app.config.validate import dotted
+from onecurve.app.run.interpolation import dotted
 
 # A run of one step, whatever is drawn after it.
 SHORT = (

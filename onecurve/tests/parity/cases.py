@@ -447,7 +447,7 @@ OF_OTHERS = {
         others.Copies,
         cells={
             **cells(("fsdp", "tensor"), rejected(SHARDED)),
-            "pipeline": rejected("a module is copied whose layers are a pipeline"),
+            **OF_LAYERS,
         },
     ),
     "a penalty, added in place": other(

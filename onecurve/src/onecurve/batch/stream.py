@@ -17,12 +17,10 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from lightning.fabric.utilities.data import sized_len
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..compat.of_torch import iterator_of, set_iterator, tree_leaves
-from ..errors import say
 from .random import from_tensors, get_state, set_state, to_tensors
 from .share import SharedLoader, cut_rows, part_of
 
@@ -37,7 +35,6 @@ class StreamLoader(SharedLoader):
     _ended: bool
     _states: dict[int, Any]
     _put: Any
-    _is_short: bool
 
     def __init__(
         self, loader: DataLoader[Any], *, rank: int, num_replicas: int, training: bool
@@ -54,7 +51,7 @@ class StreamLoader(SharedLoader):
             keeper = source
         elif training and is_stateful(dataset) and loader.num_workers == 0:
             keeper = dataset
-        vars(self).update(_source=source, _keeper=keeper, training=training, _is_short=False)
+        vars(self).update(_source=source, _keeper=keeper, training=training)
         self._reset(0)
 
     def _reset(self, epoch: int, batches: int = 0, put: Any = None) -> None:
@@ -113,21 +110,6 @@ class StreamLoader(SharedLoader):
             yield batch
         self._ended = True
         self._note()
-        self._warn_if_short()
-
-    def _warn_if_short(self) -> None:
-        """Each worker drops a last batch of its own, which the loader's length does not know."""
-        workers, length = self.loader.num_workers, sized_len(self.loader)
-        drops = self.training and workers > 0 and self.loader.drop_last
-        if drops and length is not None and self._read < length and not self._is_short:
-            self._is_short = True
-            if self.rank == 0:
-                say(
-                    f"data: {type(self.dataset).__name__} yields {self._read} batches of the "
-                    f"{length} that its length promises, because each of {workers} workers drops "
-                    "an incomplete one: nothing is validated, and no schedule steps, at the end of "
-                    "such an epoch; use num_workers=0, drop_last=False, or no __len__"
-                )
 
     def _note(self) -> None:
         if self._keeper is not None:

@@ -54,5 +54,6 @@ class EarlyStopping(LightningsOwn):
         return {**super().state_dict(), "asks": self._requests_stop}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
+        # Lightning's state has the patience of the run before.
+        super().load_state_dict({**state_dict, "patience": self.patience})
         self._requests_stop = state_dict.get("asks", False)

@@ -219,7 +219,8 @@ def plain_contents(path: str | Path, is_checked: bool = False) -> Any:
         NotPlain: If it is another kind of file, damaged (unless that `is_checked`), or holds code.
     """
     try:
-        if not is_checked and (reason := _damage(Path(path))):
+        # torch before 1.6 wrote no zip.
+        if not is_checked and zipfile.is_zipfile(path) and (reason := damage(path)):
             raise NotPlain(f"cannot be read ({reason})")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error below says it
@@ -231,20 +232,6 @@ def plain_contents(path: str | Path, is_checked: bool = False) -> Any:
     # Bytes that are no checkpoint can raise anything in the reader.
     except Exception as error:
         raise NotPlain(f"cannot be read ({_reason(error)})") from None
-
-
-def _damage(path: Path) -> str | None:
-    """Why a zip is corrupt; None if it is intact, or not a zip (torch < 1.6).
-
-    `file.damage` is stricter: this may be a file of any release or program. A compressed one is not
-    torch's, and could fill the memory although it is small.
-    """
-    if not zipfile.is_zipfile(path):
-        return None
-    with zipfile.ZipFile(path) as archive:
-        if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
-            return "its records are compressed, as torch's never are"
-        return "its checksum is wrong" if archive.testzip() else None
 
 
 def _reason(error: Exception) -> str:

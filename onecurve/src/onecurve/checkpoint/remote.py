@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from ..errors import UserError, in_short, say
-from .file import INDEX, damage
+from .file import damage
 
 EXTRAS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 EXAMPLE = "s3://BUCKET/PATH, or file:///FOLDER"
@@ -72,7 +70,7 @@ def find(key: str, address: str, needed: bool = True) -> dict[str, str] | None:
 
     Args:
         key: The key of the configuration, such as ``resume``.
-        address: A file, a sharded folder, or a folder with last.ckpt, such as a run's.
+        address: A file, or a folder with last.ckpt, such as a run's.
         needed: Whether it is an error that there is none; else the answer is None.
 
     Returns:
@@ -82,10 +80,9 @@ def find(key: str, address: str, needed: bool = True) -> dict[str, str] | None:
         if reason := refusal(address):
             raise UserError(reason)
         files, path = _file_system(address)
-        for each in (path, f"{path}/{LAST}", f"{path}/checkpoints/{LAST}"):
-            for file in (each, f"{each}/{INDEX}"):
-                if files.isfile(file):
-                    return {"path": each, "version": str(files.ukey(file))}
+        for file in (path, f"{path}/{LAST}", f"{path}/checkpoints/{LAST}"):
+            if files.isfile(file):
+                return {"path": file, "version": str(files.ukey(file))}
         if needed:
             raise UserError(
                 "there is no checkpoint; give the address of one, such as s3://BUCKET/RUN/last.ckpt"
@@ -94,25 +91,19 @@ def find(key: str, address: str, needed: bool = True) -> dict[str, str] | None:
 
 
 def fetch(key: str, address: str, found: Mapping[str, str]) -> Path:
-    """Download what `find` has found into the cache, once on each machine, and verify it."""
+    """Download what `find` has found into the folder of temporary files, and verify it."""
     with _in_a_line(key, address):
-        version = f"{address} {found['version']}"
-        folder = _cache() / hashlib.sha256(version.encode()).hexdigest()[:16]
-        copy = folder / found["path"].rpartition("/")[2]
-        with FileLock(folder.with_name(f"{folder.name}.lock")):
-            if not copy.exists():
-                with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
-                    files, _ = _file_system(address)
-                    target = Path(unfinished, "copy", copy.name)
-                    target.parent.mkdir()
-                    files.get(found["path"], str(target), recursive=files.isdir(found["path"]))
-                    # Without file locks another process may have downloaded the same meanwhile.
-                    if not folder.exists():
-                        target.parent.rename(folder)
-                say(f"fetched {copy.name} from {address} to {folder}")
+        version = hashlib.sha256(f"{address} {found['version']}".encode()).hexdigest()[:16]
+        copy = _cache() / version / found["path"].rpartition("/")[2]
+        if not copy.exists():
+            copy.parent.mkdir(exist_ok=True)
+            unfinished = copy.with_name(f".{copy.name}.{os.getpid()}")
+            _file_system(address)[0].get_file(found["path"], str(unfinished))
+            unfinished.replace(copy)
+            say(f"fetched {copy.name} from {address} to {copy.parent}")
         # Initial weights may be in a file of any kind.
         if key != "init" and (reason := damage(copy)):
-            shutil.rmtree(folder)
+            copy.unlink()
             raise UserError(f"is not a complete checkpoint: {reason}")
         return copy
 
@@ -137,18 +128,13 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 
 def _cache() -> Path:
-    """The folder of downloads; a container's user may have no home."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    """This user's folder of downloads, which every container has."""
     # Windows has a temporary folder for each user, and no user ids.
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    for folder in (Path(home) / "onecurve", Path(tempfile.gettempdir()) / f"onecurve-{user}"):
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    raise UserError("cannot create a folder for a copy; set XDG_CACHE_HOME to a writable one")
+    place = os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir()
+    folder = Path(place, f"onecurve-{user}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 @contextmanager

@@ -1,10 +1,9 @@
 """Settings that differ between a resumed run and the run that wrote the checkpoint.
 
-States of optimizers, schedulers and callbacks hold their arguments, which would undo a change. So
-learning rates and arguments of callbacks are replaced in the state before it is loaded, and other
-changes are rejected. A scheduler of another length continues along its new curve: with more epochs
-PyTorch would make the next step with the last rate of the shorter one, and OneCycleLR rejects every
-step after its end.
+States of optimizers and schedulers hold their arguments, which would undo a change. So learning
+rates are replaced in the state before it is loaded, and other changes are rejected. A scheduler of
+another length continues along its new curve: with more epochs PyTorch would make the next step with
+the last rate of the shorter one, and OneCycleLR rejects every step after its end.
 """
 
 import warnings
@@ -38,22 +37,13 @@ def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list
         if key == "lr" and old:
             # Groups may have rates of their own, which a scheduler has changed since.
             for holder in (*groups, *checkpoint["lr_schedulers"]):
-                scale_rates(holder, new / old)
+                _scale_rates(holder, new / old)
             changes.append(
                 f"optimizer.lr={new} (was {old}): all learning rates are multiplied by "
                 f"{new / old:.4g}"
             )
         for group in groups if key in KERNELS else ():
             group[key] = new
-    for name, callback in (config.get("callbacks") or {}).items():
-        kind = str((callback or {}).get("_target_")).rpartition(".")[2]
-        kind = kind.replace("BestAndLast", "ModelCheckpoint")  # whose state key it has
-        for key, old, new in _changed(before.get("callbacks"), config["callbacks"], name):
-            for owner, state in (checkpoint.get("callbacks") or {}).items():
-                # The state key of a callback begins with the name of its class.
-                if owner.partition("{")[0] == kind and state.get(key) == old:
-                    state[key] = new
-                    changes.append(f"callbacks.{name}.{key}={new} (was {old})")
     return changes
 
 
@@ -76,20 +66,16 @@ def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
             )
 
 
-def scale_rates(holder: dict[str, Any], *factors: float) -> None:
-    """Multiply the learning rates of a parameter group, or of a scheduler and its parts.
-
-    `factors`: one for each group of the scheduler's optimizer, or one for all.
-    """
+def _scale_rates(holder: dict[str, Any], factor: float) -> None:
+    """Multiply the learning rates of a parameter group, or of a scheduler and its parts."""
     for name in RATES:
         rate = holder.get(name)
         if isinstance(rate, list):
-            each = zip(rate, factors if len(factors) > 1 else factors * len(rate), strict=True)
-            holder[name] = [one * factor for one, factor in each]
+            holder[name] = [each * factor for each in rate]
         elif rate is not None:
-            holder[name] = rate * factors[0]
+            holder[name] = rate * factor
     for part in holder.get("_schedulers", ()):
-        scale_rates(part if isinstance(part, dict) else vars(part), *factors)
+        _scale_rates(part, factor)
 
 
 def _changed(
@@ -103,6 +89,8 @@ def _changed(
                 yield key, old[key], value
 
 
+# Keys of a parameter group that a scheduler sets.
+SCHEDULED = ("lr", "initial_lr", "max_lr", "min_lr", "momentum", "betas")
 # Arguments of PyTorch's schedulers that follow from the length of a run.
 LENGTHS = ("total_steps", "T_max", "T_0", "total_iters", "milestones", "_milestones")
 
@@ -166,23 +154,14 @@ def _put(
     scheduler: Any, steps: int, state: dict[str, Any], groups: Sequence[dict[str, Any]]
 ) -> None:
     """Step a fresh scheduler to the same step, and overwrite the saved state with its state."""
-    own = scheduler.optimizer.param_groups
     with warnings.catch_warnings():
         # PyTorch warns that the optimizer has made no step.
         warnings.simplefilter("ignore")
         for _ in range(steps):
             scheduler.step()
-    # A learning rate finder may have set other rates than the configured ones.
-    found = [
-        saved["initial_lr"] / group["initial_lr"] if group["initial_lr"] else 1.0
-        for saved, group in zip(groups, own, strict=True)
-    ]
     state |= scheduler.state_dict()
-    scale_rates(state, *found)
-    for saved, group, factor in zip(groups, own, found, strict=True):
-        saved["lr"] = group["lr"] * factor
-        if getattr(scheduler, "cycle_momentum", False):
-            saved |= {key: group[key] for key in ("momentum", "betas") if key in group}
+    for saved, group in zip(groups, scheduler.optimizer.param_groups, strict=True):
+        saved |= {key: value for key, value in group.items() if key in SCHEDULED}
 
 
 INSTEAD = (

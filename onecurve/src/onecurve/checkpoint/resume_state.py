@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -20,6 +20,7 @@ from ..compat.of_lightning import (
 from .format import FORMAT, task_arguments
 from .remote import is_address
 from .resume_changes import apply_changes
+from .storage import LocalFiles
 
 
 @runtime_checkable
@@ -146,18 +147,16 @@ def resume_loggers(loggers: list[Logger], logs: dict[str, Any]) -> None:
 
 
 def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
-    """Put the paths of this run into the saved states of ModelCheckpoint, before they are loaded.
+    """Put the folders of this run into the saved states of ModelCheckpoint, before they are loaded.
 
-    A run that resumes in its own directory keeps its best checkpoints, under the paths that they
-    have now. A new run that starts from the checkpoint of another has none yet. Lines for the user
-    name best checkpoints that are not kept.
+    A run that resumes in its own directory keeps its best checkpoints, wherever the directory is
+    now, unless they are gone. A new run that starts from the checkpoint of another has none yet.
     """
     states = checkpoint.get("callbacks") or {}
-    callbacks = callbacks_of(trainer, ModelCheckpoint)
-    own = {each.state_key for each in callbacks}
-    others = [key for key in states if key not in own]
     resumed = Path(str(trainer.ckpt_path)).resolve()
-    lines = []
+    callbacks = callbacks_of(trainer, ModelCheckpoint)
+    others = states.keys() - {each.state_key for each in callbacks}
+    files, lines = cast(LocalFiles, trainer.strategy.checkpoint_io), []
     for callback in callbacks:
         key = callback.state_key
         if key not in states:  # the key also names when to save, which may have changed
@@ -171,10 +170,11 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
         # What was resumed is a copy, if it was at an address.
         is_same = is_address(callback.dirpath) and state["dirpath"] == callback.dirpath
         if is_same or any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders):
+            moved = _moved(state, state["dirpath"], str(callback.dirpath))
             # Rank 0 wrote the files, maybe on a disk of its own.
-            here = trainer.strategy.broadcast(_with_paths_here(state, callback))
-            states[callback.state_key] = here
-            if best and not here["best_model_path"]:
+            if trainer.strategy.broadcast(not best or files.has(moved["best_model_path"])):
+                states[callback.state_key] = moved
+            else:
                 lines.append(f"the best so far is gone ({was}): the best is found from here on")
         elif best:
             lines.append(
@@ -188,33 +188,10 @@ def _monitored(key: str) -> str:
     return key.partition("{")[2].partition(", 'every_n_train_steps'")[0]
 
 
-def _with_paths_here(state: dict[str, Any], callback: ModelCheckpoint) -> dict[str, Any]:
-    """A state with the present paths of its files, and without files that are gone."""
-
-    def here(path: str) -> str:
-        if is_address(path):
-            return path
-        if path and Path(path).is_relative_to(state["dirpath"]):
-            moved = Path(str(callback.dirpath)) / Path(path).relative_to(state["dirpath"])
-            path = str(moved) if moved.exists() else path
-        return path if Path(path).exists() else ""
-
-    models = {here(path): score for path, score in state["best_k_models"].items()}
-    models.pop("", None)
-    best_of, worst_of = (min, max) if callback.mode == "min" else (max, min)
-    # Fewer may be kept now.
-    while 0 < callback.save_top_k < len(models):
-        del models[worst_of(models, key=lambda path: models[path])]
-    best = worst = ""
-    if models:
-        best, worst = (of(models, key=lambda path: models[path]) for of in (best_of, worst_of))
-    return {
-        **state,
-        "dirpath": callback.dirpath,
-        "last_model_path": here(state["last_model_path"]),
-        "best_k_models": models,
-        "best_model_path": best if callback.monitor else here(state["best_model_path"]),
-        "best_model_score": models.get(best),
-        "kth_best_model_path": worst,
-        "kth_value": models.get(worst, state["kth_value"]),
-    }
+def _moved(value: Any, before: str, here: str) -> Any:
+    """A state with the paths that its files have in another folder."""
+    if isinstance(value, dict):
+        pairs = value.items()
+        return {_moved(key, before, here): _moved(each, before, here) for key, each in pairs}
+    is_inside = isinstance(value, str) and (value == before or value.startswith(f"{before}/"))
+    return here + value.removeprefix(before) if is_inside else value

@@ -15,7 +15,7 @@ from onecurve import app
 
 @app.main(config="shown")
 def show(run):
-    print(run.cfg.key)
+    raise NotImplementedError
 
 if __name__ == "__main__":
     show()
@@ -59,12 +59,12 @@ def test_a_command_has_them_wherever_one_stands(tmp_path: Path) -> None:
 
     def run(**variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(tmp_path / "project/app.py"), "hydra.run.dir=out"],
+            [sys.executable, str(tmp_path / "project/app.py"), "--cfg", "job", "--resolve"],
             cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
         )  # fmt: skip
 
-    assert run().stdout.splitlines()[-1] == "from_file"
-    assert run(SOME_KEY="of_shell").stdout.splitlines()[-1] == "of_shell"
+    assert "key: from_file" in run().stdout.splitlines()
+    assert "key: of_shell" in run(SOME_KEY="of_shell").stdout.splitlines()
     (tmp_path / "project/.env").write_text("no secret\n")
     refused = run()
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -1,15 +1,11 @@
 """Models of a project's own classes: arguments, bounds, and combinations that are rejected."""
 
 import inspect
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from conftest import ROOT, Refused
+from conftest import Refused
 from hydra.utils import get_object
 from pydantic import AfterValidator, Field, create_model
 
@@ -62,71 +58,58 @@ from pydantic import Field
 Scale = Annotated[float, Field(gt=0, le=1)]
 Noise = Literal["normal", "uniform"]
 """
-CONFIG = """
-noise:
-  _target_: own.noise.GradientNoise
-  scale: 0.01
-  noise: normal
-  every: null
-"""
 KEY = "callbacks.noise"
-NOISE, EVERY = f"{KEY}.noise", f"{KEY}.every"
-ANNEALED = f"{KEY}._target_=own.noise.Annealed"
-TYPED = {
-    f"{KEY}.scale=2": f"{KEY}.scale=2: must be a number above 0 to 1, such as {KEY}.scale=0.01",
-    f"{NOISE}=norml": f"{NOISE}=norml: must be one of normal, uniform, such as {NOISE}=normal",
-    f"{EVERY}=often": f"{EVERY}=often: must be a whole number or null, such as {EVERY}=null",
-    f"+{KEY}.scal=1": f"{KEY}.scal: there is no such key; did you mean {KEY}.scale?",
-    f"~{KEY}.scale": f"~{KEY}.scale: a run needs it; leave ~{KEY}.scale out",
-    # What a class passes on to its base, but for what it gives itself.
-    f"{ANNEALED} ~{KEY}.noise": f"{KEY}.until is needed: add {KEY}.until=...",
-    f"{ANNEALED} +{KEY}.until=1": f"{NOISE}: there is no such key; {KEY} has scale, every, until",
+TYPED: dict[str, dict[str, Any]] = {
+    f"{KEY}.scale=2: must be a number above 0 to 1, such as {KEY}.scale=1": {"scale": 2},
+    f"{KEY}.noise=norml: must be one of normal, uniform, such as {KEY}.noise=normal": {
+        "scale": 1,
+        "noise": "norml",
+    },
+    f"{KEY}.every=often: must be a whole number or null, such as {KEY}.every=null": {
+        "scale": 1,
+        "every": "often",
+    },
+    f"{KEY}.scal: there is no such key; did you mean {KEY}.scale?": {"scale": 1, "scal": 1},
+    f"{KEY}.scale is needed: add {KEY}.scale=...": {"noise": "normal"},
+    # What a class passes on to its base.
+    f"{KEY}.until=x: must be a whole number, such as {KEY}.until=0": {
+        "_target_": "own.noise.Annealed",
+        "until": "x",
+    },
+    f"{KEY}.scale=3: must be a number above 0 to 1, such as {KEY}.scale=1": {
+        "_target_": "own.noise.Annealed",
+        "until": 1,
+        "scale": 3,
+    },
 }
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a callback of its own, whose types are in another file."""
-    folder = tmp_path_factory.mktemp("project")
-    shutil.copytree(ROOT, folder, dirs_exist_ok=True)
-    (folder / "configs/callbacks/noise.yaml").write_text(CONFIG)
-    (folder / "own").mkdir()
-    # Nothing is imported to read constructors.
-    (folder / "own/__init__.py").write_text("import torch\n")
-    (folder / "own/noise.py").write_text(TYPED_CALLBACK)
-    (folder / "own/types.py").write_text(TYPES)
-    return folder
-
-
-@pytest.mark.parametrize("typed", TYPED)
-def test_a_constructor_validates_without_torch(project: Path, tmp_path: Path, typed: str) -> None:
-    paths = os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])
-    overrides = ["+callbacks=noise", *typed.split(), f"paths.root={tmp_path}"]
-    command = [sys.executable, "-X", "importtime", "train.py", *overrides]
-    variables = {**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True)
-    shown = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
-    assert shown == [f"error: {TYPED[typed]}"]
-    assert done.returncode == 2
-    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "onecurve.app.command.check" in imported
-    assert imported.isdisjoint({"torch", "lightning", "own", "own.noise"})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_table_of_an_earlier_release_is_rejected_with_its_new_place(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "code/old_rules"
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with a callback, whose types are in another file."""
+    folder = tmp_path / "code/own"
     folder.mkdir(parents=True)
-    (folder / "noise.py").write_text(CALLBACK)
-    (folder / "config_models.py").write_text("MODELS = {}\n")
+    (folder / "__init__.py").touch()
+    (folder / "noise.py").write_text(TYPED_CALLBACK)
+    (folder / "types.py").write_text(TYPES)
     monkeypatch.syspath_prepend(str(folder.parent))
-    assert refused("train.py", "+callbacks.noise._target_=old_rules.noise.GradientNoise") == (
-        f"error: {folder}/config_models.py: is no longer read; write its types and bounds into the "
-        "constructors, such as `scale: Annotated[float, Field(gt=0)]`, and remove this file"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["code"]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_constructor_validates_what_it_is_built_with() -> None:
+    for line, options in TYPED.items():
+        with pytest.raises(UserError) as caught:
+            validated(KEY, {"_target_": "own.noise.GradientNoise", **options})
+        assert str(caught.value) == line
+    node = {"_target_": "own.noise.Annealed", "until": 1e3, "scale": 1}
+    assert validated(KEY, node) == {**node, "until": 1000}
+
+
+@pytest.mark.usefixtures("own")
+def test_a_constructor_s_line_leaves_nothing(refused: Refused, tmp_path: Path) -> None:
+    typed = (f"+{KEY}._target_=own.noise.GradientNoise", f"+{KEY}.scale=2")
+    assert refused("train.py", *typed) == f"error: {next(iter(TYPED))}"
+    assert {path.name for path in tmp_path.iterdir()} == {"code"}
 
 
 @pytest.fixture
@@ -137,15 +120,6 @@ def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / "noise_of_mine.py").write_text(CALLBACK)
     monkeypatch.syspath_prepend(str(folder))
     return "noise_of_mine.GradientNoise"
-
-
-def test_a_model_in_a_class_validates_when_the_class_is_built(
-    refused: Refused, noise: str, tmp_path: Path
-) -> None:
-    line = "callbacks.noise.scale=2: must be a number above 0 to 1, such as callbacks.noise.scale=1"
-    typed = (f"+callbacks.noise._target_={noise}", "+callbacks.noise.scale=2")
-    assert refused("train.py", *typed) == f"error: {line}"
-    assert {path.name for path in tmp_path.iterdir()} == {"code"}
 
 
 def test_a_model_in_a_class_reports_missing_and_unknown_keys(noise: str) -> None:

@@ -107,7 +107,7 @@ OURS = {
     "optimizer.lr=fast": "optimizer.lr=fast … a number above 0 … optimizer.lr=0.0",
     "optimizer.lr=-1": "optimizer.lr=-1 … a number above 0",
     "optimizer.betas=3": "optimizer.betas=3 … a list … [0.9,0.999]",
-    "data.batch_size=0": "data.batch_size=0 … from 1 … such as data.batch_size=32",
+    "data.batch_size=0": "data.batch_size=0 … from 1 … such as data.batch_size=64",
     "data.batch_size=2.5": "data.batch_size=2.5 … a whole number",
     "seed=-1": "seed=-1 … from 0 to 4294967295",
     "mode=best": "mode=best … min, max",
@@ -166,7 +166,7 @@ OURS = {
     "seed=${missing}": "seed=${missing}: Interpolation key 'missing' not found",
     "seed=${oc.env:NOT_SET_ANYWHERE}": "seed=${oc.env: … NOT_SET_ANYWHERE",
     "hydra.run.dir=${missing}": "hydra.run.dir=${missing} … not found",
-    "data.val_size=nan": "data.val_size=nan … a whole number … data.val_size=200",
+    "data.val_size=nan": "data.val_size=nan … a whole number … data.val_size=1",
     "data.mean=[nan]": "data.mean=[nan] … each entry a number",
     "callbacks.checkpoint.filename=[a]": "filename=[a]: must be text or null",
     "callbacks.checkpoint.every_n_train_steps=nan": "=nan: must be a whole number … =null",
@@ -195,7 +195,7 @@ OURS = {
     "resume=0": "resume=0: there is no such file",
     "resume=[a]": "resume=[a]: there is no such file",
     "init=/etc/passwd": "init=/etc/passwd: cannot be read … give a file that holds",
-    "~model": "error: ~model: a run needs it; leave ~model out",
+    "~model": "error: model: Classification takes a network, and there is none; leave ~model out",
     "~checkpoint.format": "~checkpoint.format: a run needs it",
     "~trainer.devices": "~trainer.devices: a run needs it",
     "~seed": "~seed: a run needs it",
@@ -457,7 +457,7 @@ def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: st
 def test_a_network_that_no_task_takes_is_not_resolved(cli: Cli) -> None:
     task = "task._target_=test_refusals.Derived"
     outcome = cli("train.py", task, "model.in_channels=${data.no}", "callbacks=ema")
-    said, replaced, error = outcome.err.splitlines()
+    replaced, said, error = outcome.err.splitlines()
     assert replaced == (
         "callbacks=ema: replaces checkpoint, lr_monitor, progress, model_summary; "
         "+callbacks=ema adds to them"
@@ -469,7 +469,7 @@ def test_a_network_that_no_task_takes_is_not_resolved(cli: Cli) -> None:
 def test_a_task_without_a_class_is_told_before_what_refers_to_nothing() -> None:
     config = OmegaConf.create({"task": {"lr": 1}, "model": {"inputs": "${data.nothing}"}})
     with pytest.raises(UserError, match=r"^task: has no class; write `_target_: my_package.my_mod"):
-        validate(config, "train", [], [], lambda _: None, lambda _: False)
+        validate(config, "train", [], lambda _: None, lambda _: False)
 
 
 # What two experiment files have that are swept.
@@ -497,7 +497,6 @@ def test_what_is_for_all_jobs_is_not_chosen_by_one(cli: Cli, tmp_path: Path, con
     }
 
 
-# Where a file that Python cannot read is named: by the task, before torch, and by what is built.
 @pytest.mark.parametrize("typed", ["task._target_=bad_task.Task", "model._target_=bad_net.Network"])
 def test_a_file_that_python_cannot_read_gets_one_line(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str

@@ -154,16 +154,15 @@ def test_keys_are_explained() -> None:
     assert "gradients over k batches" in trainer["accumulate_grad_batches"]["description"]
 
 
-def test_the_command_writes_them_without_torch(tmp_path: Path) -> None:
+def test_the_command_writes_them(tmp_path: Path) -> None:
     def write() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-X", "importtime", "-m", "onecurve.app.command.schemas"]
+        command = [sys.executable, "-m", "onecurve.app.command.schemas"]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     def refused(line: str) -> None:
         done = write()
-        shown = [each for each in done.stderr.splitlines() if "import time:" not in each]
-        assert (done.returncode, len(shown)) == (2, 1)
-        assert line in shown[0]
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert line in done.stderr
 
     refused("configs: there is no such folder")
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
@@ -173,7 +172,5 @@ def test_the_command_writes_them_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert {path.stem for path in (tmp_path / ".schemas").iterdir()} == set(SCHEMAS)
     assert json.loads((tmp_path / ".schemas/optimizer.json").read_text()) == SCHEMAS["optimizer"]
-    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert imported.isdisjoint({"torch", "lightning", "small"})
     (tmp_path / "configs/train.yaml").write_text("a: [1")
     refused("train.yaml: is not valid YAML")

@@ -10,8 +10,6 @@ import pytest
 import torch
 from conftest import ALL, FLOAT64, ROUNDING, Cli, Refused, one_of_a_kind
 from lightning.pytorch import LightningDataModule, LightningModule
-from PIL import Image
-from sklearn.datasets import load_digits
 from small.digits import Digits
 from small.task import Classification
 from torch import Tensor
@@ -19,53 +17,6 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from onecurve.app.run.notebook import load, predicted
 from onecurve.errors import UserError
-
-
-@pytest.fixture
-def digits(tmp_path: Path) -> Path:
-    """Forty of scikit-learn's digits as PNG files, named by what they show."""
-    folder = tmp_path / "images"
-    folder.mkdir()
-    data = load_digits()
-    for number in range(40):
-        pixels = (data.images[number] * 255 / 16).astype(np.uint8)
-        Image.fromarray(pixels).save(folder / f"{data.target[number]}-{number:02}.png")
-    return folder
-
-
-@pytest.mark.long
-def test_a_folder_gets_a_row_an_image(
-    trained: Cli, warm: Cli, digits: Path, tmp_path: Path
-) -> None:
-    run = trained("trainer.max_epochs=10").run
-    warm(
-        "predict.py", f"checkpoint={run}/checkpoints/best.ckpt", f"predict.images={digits}",
-        "predict.output=out/table.csv", "data.batch_size=7",
-    )  # fmt: skip
-    with (tmp_path / "out/table.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [Path(row["file"]) for row in rows] == sorted(digits.iterdir())
-    right = sum(Path(row["file"]).name.startswith(row["class"]) for row in rows)
-    assert right >= 36
-    assert all(0 < float(row["probability"]) <= 1 for row in rows)
-
-
-def test_one_image_gets_a_row_and_wrong_ones_a_line(
-    trained: Cli, refused: Refused, warm: Cli, digits: Path, tmp_path: Path
-) -> None:
-    checkpoint = trained("strategy=single").run / "checkpoints/last.ckpt"
-    image = sorted(digits.iterdir())[0]
-    outcome = warm("predict.py", f"checkpoint={checkpoint}", f"predict.images={image}")
-    assert (outcome.run / "predictions.csv").read_text().count("\n") == 2
-    (tmp_path / "empty").mkdir()
-    (digits / "broken.png").write_bytes(b"")
-    for images, line in (
-        ("nowhere", "predict.images=nowhere: there is no such file"),
-        ("empty", "predict.images=empty: no images in this folder"),
-        (digits, "cannot be read as an image"),
-    ):
-        typed = (f"checkpoint={checkpoint}", f"predict.images={images}")
-        assert line in refused("predict.py", *typed)
 
 
 def rows_of(run: Path) -> Any:
@@ -230,16 +181,24 @@ def test_each_of_several_loaders_gets_a_file(warm: Cli, checkpoint: Callable[...
     assert lines == [1 + 5, 1 + 3]
 
 
-def test_images_may_be_of_another_task_than_classes(
-    warm: Cli, checkpoint: Callable[..., Path], digits: Path
+class Files(Digits):
+    """Of which each sample to predict is a file."""
+
+    predicted_files = tuple(f"folder/{number}.png" for number in range(105))
+
+
+def test_files_are_named_and_a_classifier_s_get_their_class(
+    warm: Cli, checkpoint: Callable[..., Path]
 ) -> None:
-    """Which may count in targets, that files have not."""
-    made = checkpoint(_target_="test_predict.Weighs", kind="numbers")
-    outcome = warm("predict.py", f"checkpoint={made}", "callbacks=[]", f"predict.images={digits}")
-    with (outcome.run / "predictions.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [Path(row["file"]) for row in rows] == sorted(digits.iterdir())
-    assert all(row["prediction"] in "0123456789" for row in rows)
+    shares = rows_of(warm("predict.py", f"checkpoint={checkpoint()}", "callbacks=[]").run)[:, 1:]
+    weighs = {"_target_": "test_predict.Weighs", "kind": "numbers"}
+    for task, column in (({}, "class"), (weighs, "prediction")):
+        made = checkpoint("test_predict.Files", **task)
+        outcome = warm("predict.py", f"checkpoint={made}", "callbacks=[]")
+        with (outcome.run / "predictions.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert tuple(row["file"] for row in rows) == Files.predicted_files
+        assert [int(row[column]) for row in rows] == shares.argmax(axis=1).tolist()
 
 
 def test_a_task_may_do_it_all_by_itself(
@@ -270,7 +229,7 @@ def test_a_notebook_gets_what_the_command_predicts(
 
 
 def test_what_cannot_be_predicted_gets_one_line(
-    cli: Cli, refused: Refused, checkpoint: Callable[..., Path], digits: Path, tmp_path: Path
+    cli: Cli, refused: Refused, checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     def line(made: Path, *typed: str) -> str:
         return refused("predict.py", f"checkpoint={made}", *FEW, *typed)
@@ -280,8 +239,6 @@ def test_what_cannot_be_predicted_gets_one_line(
     said = cli("predict.py", f"checkpoint={checkpoint(**nothing)}", *FEW).err.splitlines()[-1]
     assert "Returns.predict_step: returned nothing" in said
     assert "returned object, which is not plain data" in line(checkpoint(**code))
-    tables = checkpoint("test_predict.Tables")
-    assert "(Tables) are not images read from files" in line(tables, f"predict.images={digits}")
     for gone in (checkpoint(_target_="test_predict.Gone"), checkpoint("test_predict.Gone")):
         assert "there is no Gone in test_predict" in line(gone)
     (tmp_path / "file").touch()

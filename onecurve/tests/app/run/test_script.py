@@ -8,7 +8,18 @@ from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
-from conftest import EPOCH, FLOAT64, ROOT, ROUNDING, STRATEGIES, TINY, Cli, Outcome, column
+from conftest import (
+    EPOCH,
+    FLOAT64,
+    ROOT,
+    ROUNDING,
+    STRATEGIES,
+    TINY,
+    Cli,
+    Outcome,
+    column,
+    one_of_a_kind,
+)
 
 SCRIPT = (ROOT.parent / "harness" / "own_train.py").read_text()
 TRAINER = "trainer = run.trainer(callbacks=run.build(cfg.callbacks), logger=run.build(cfg.logger))"
@@ -22,10 +33,7 @@ again = run.trainer(callbacks=[Steps("second")], max_epochs=1)
 again.fit(task, datamodule=data, ckpt_path=run.resume if run.resumed_fit == 2 else None)
 """
 ORDINARY = "\n".join((TRAINER, FIT, TEST))
-NAMES = [
-    pytest.param(name, marks=pytest.mark.long) if name == "pipeline" else name
-    for name in ("single", "ddp", "pipeline")
-]
+NAMES = one_of_a_kind(["single", "ddp", "pipeline"], kept=["ddp"])
 each_strategy = pytest.mark.parametrize("strategy", NAMES)
 
 Write = Callable[..., None]

@@ -235,16 +235,16 @@ def test_failed_jobs_run_again_with_the_same_command(
     assert first.status == 1
     assert set(statuses(first.runs[0].parent).values()) == {"failed"}
     assert "ArithmeticError: try 1" in (first.runs[0] / "failure.txt").read_text()
+    new = warm(*sweep, "sweep.resume=false")  # which does not look for another to resume
+    assert len(new.runs) == 2
     again = warm(*sweep)
     assert again.runs == []
     assert "resuming a sweep of 2 jobs" in again.out
     assert set(statuses(first.runs[0].parent).values()) == {"finished"}
     assert not (first.runs[0] / "failure.txt").exists()
-    # All are done: the same command is a new sweep; and so is any where nothing is to be resumed.
+    # All are done: the same command is a new sweep.
     assert len(cli(*sweep).runs) == 2
-    assert fake_jobs.started == ["01-seed=1", "02-seed=2"] * 3
-    new = ("train.py", "-m", *SHORT, "data.batch_size=0,64", "sweep.resume=false")
-    assert [len(cli(*new).runs) for _ in range(2)] == [2, 2]
+    assert fake_jobs.started == ["01-seed=1", "02-seed=2"] * 4
 
 
 def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from lightning import LightningDataModule
-from PIL import Image
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -147,18 +146,6 @@ class Digits(LightningDataModule):
         # Lightning converts a batch to the precision of the run before this hook, as bytes.
         converted: Batch = self.trainer.precision_plugin.convert_input((inputs, labels))
         return converted
-
-    def find_images(self, path: str) -> list[Path]:
-        folder = Path(path)
-        return sorted(folder.glob("*.png")) if folder.is_dir() else [folder]
-
-    def read_images(self, files: Sequence[Path]) -> Tensor:
-        try:
-            pixels = [np.array(Image.open(file).convert("L")) for file in files]
-        except OSError as error:
-            raise UserError(f"{error}: cannot be read as an image; remove it") from error
-        images = torch.from_numpy(np.stack(pixels)).unsqueeze(1)
-        return (images / 255 - self.mean) / self.std
 
     def denormalize(self, inputs: Tensor) -> Tensor:
         return inputs * self.std.to(inputs) + self.mean.to(inputs)

@@ -82,9 +82,21 @@ def test_image_folder_keeps_names_and_pixels(tmp_path: Path, in_memory: bool) ->
     images, labels = next(iter(module.test_dataloader()))
     assert labels.tolist() == [0, 0, 1, 1]
     assert torch.equal(images[0], read_image(tmp_path / "cat/0.png", 3, 32, "stretch"))
-    # Files to predict are read as those of training.
-    inputs = module.read_images([tmp_path / "cat/0.png"])
-    assert torch.equal(inputs[0], module.normalize(images[0]))
+
+
+def test_files_are_predicted_as_they_are_evaluated(tmp_path: Path) -> None:
+    write_images(tmp_path / "b", 2)
+    write_images(tmp_path / "a", 1)
+    module = instantiate(composed(f"+data.images={tmp_path}", "data.batch_size=2").data)
+    module.setup("predict")  # which loads no data set
+    assert [str(file)[-7:] for file in module.predicted_files] == ["a/0.png", "b/0.png", "b/1.png"]
+    first, second = module.predict_dataloader()
+    assert (len(first[0]), len(second[0]), module.datasets) == (2, 1, None)
+    expected = read_image(tmp_path / "b/0.png", 1, 32, "stretch")
+    assert torch.equal(first[0][1], expected)
+    (tmp_path / "b/1.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"b/1\.png: cannot be read as an image"):
+        list(module.predict_dataloader())
 
 
 def test_image_folder_with_parts(tmp_path: Path) -> None:

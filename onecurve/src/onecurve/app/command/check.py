@@ -1,6 +1,5 @@
 """Validates the configuration of a job, before torch is imported or a file is written."""
 
-import re
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -12,9 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ... import machine
 from ...config_model import text
-from ...errors import UserError, user_error_behind
-from ..config.source import arguments_of
-from ..config.validate import dotted, refusals, validate
+from ...errors import UserError
+from ..config.validate import refusals, validate
+from ..run.interpolation import dotted, in_one_line
 from ..run.stored import overrides_of, typed_secrets
 from .explain import (
     Chosen,
@@ -45,8 +44,6 @@ def check_run(config: DictConfig, config_name: str) -> str | None:
     overrides = overrides_of(config.hydra.overrides.task)
     lines = [check(job, config_name, overrides), typed_secrets(overrides)]
     with open_dict(config):
-        for name in set(config) - {"hydra", *job}:
-            del config[name]
         config.merge_with(job)
     return "\n".join(filter(None, lines)) or None
 
@@ -68,18 +65,14 @@ def reject_without_sweep(config: DictConfig) -> None:
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
     """Reject the configuration of a job that cannot run.
 
-    In place, groups that its task makes no use of are removed, and `1e3` becomes 1000 where a whole
-    number is meant. Returned are lines about overrides that change nothing, or more than was meant.
+    In place, `1e3` becomes 1000 where a whole number is meant. Returned is a line about an override
+    that changes more than was meant.
     """
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
 
     chosen = Chosen(config_name, overrides)
     try:
-        unused = _unused_groups(config)
-        with open_dict(config):
-            for group in unused:
-                config.pop(group, None)
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
@@ -88,7 +81,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
-        described = validate(config, config_name, deleted, unused, chosen.default, chosen.is_null)
+        described = validate(config, config_name, deleted, chosen.default, chosen.is_null)
         _reject_changed_facts(config, parsed, chosen)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
@@ -97,24 +90,9 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
                 f"{command_of(config_name)}: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
-        said = [_not_used(unused, overrides), replaced_by_one(config_name, overrides)]
-        return "\n".join(filter(None, said)) or None
+        return replaced_by_one(config_name, overrides)
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None
-
-
-def in_one_line(error: OmegaConfBaseException, config: DictConfig) -> UserError:
-    """An error of OmegaConf's about an interpolation, as one line."""
-    if behind := user_error_behind(error):
-        return behind
-    lines = [line.strip() for line in str(error).splitlines()]
-    keys = [line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")]
-    if not keys or not keys[0]:
-        return UserError(" ".join(lines))
-    node = OmegaConf.to_container(config)
-    written = dict(dotted(node)).get(keys[0]) if isinstance(node, dict) else None
-    given = f"{keys[0]}={written}" if isinstance(written, str) else keys[0]
-    return UserError(f"{given}: {lines[0]}; give a value, or the name of a key that is there")
 
 
 def _reject_several_choices(config_name: str, parsed: list[Override]) -> None:
@@ -151,44 +129,3 @@ def _reject_changed_facts(config: DictConfig, parsed: list[Override], chosen: Ch
                     f"{name}={text(given)}: is {fact} for this strategy, and not a choice; leave "
                     "it out, or choose another, such as strategy=ddp"
                 )
-
-
-# Groups that a task does not use: one that makes its own network needs no `model`.
-
-# The argument of a task that each group becomes.
-BECOMES = {
-    "model": "network",
-    "init": "network",
-    "optimizer": "optimizer",
-    "scheduler": "scheduler",
-}
-
-
-def _unused_groups(config: DictConfig) -> list[str]:
-    """The groups that become no argument of the task.
-
-    A group to whose keys others refer is used.
-    """
-    target = OmegaConf.select(config, "task._target_", throw_on_resolution_failure=False)
-    known = arguments_of(target) if isinstance(target, str) else None
-    if known is None:
-        return []
-    groups = [group for group, argument in BECOMES.items() if argument not in known]
-    plain: Any = OmegaConf.to_container(config)
-    others = {key: node for key, node in plain.items() if key not in groups}
-    written = [str(value) for _, value in dotted(others) if not isinstance(value, dict)]
-
-    def is_referred_to(group: str) -> bool:
-        return any(re.search(r"\$\{[^}]*\b" + group + r"[.}\[]", text) for text in written)
-
-    return [group for group in groups if not is_referred_to(group)]
-
-
-def _not_used(groups: list[str], overrides: list[str]) -> str | None:
-    """The line about overrides that change nothing; None if there are none."""
-    of = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in overrides}
-    words = [word for word, group in of.items() if group in groups]
-    if not words:
-        return None
-    what = " and no ".join(dict.fromkeys(BECOMES[of[word]] for word in words))
-    return f"{' '.join(words)}: not used, as the task takes no {what}; leave it out"

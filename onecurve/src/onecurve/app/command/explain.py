@@ -15,10 +15,12 @@ from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from ...compat.of_hydra import hydra_options
 from ...errors import nearest, no_such_key
-from ..config.validate import dotted, model_of, refers, resolved
+from ..config.validate import model_of, refers
+from ..run.interpolation import dotted
 from ..run.record import override, parsed
 from .resolvers import command_of
 
@@ -94,7 +96,10 @@ class Chosen:
         config = _loader().load_configuration(self.config_name, chosen, RunMode.RUN)
         OmegaConf.set_struct(config, False)
         config.pop("hydra")
-        return dict(dotted(resolved(config, is_checked=False)))
+        try:
+            return dict(dotted(OmegaConf.to_container(config, resolve=True)))
+        except OmegaConfBaseException:  # a key that may still be overridden
+            return dict(dotted(OmegaConf.to_container(config)))
 
 
 def _loader() -> Any:

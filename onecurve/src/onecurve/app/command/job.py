@@ -19,8 +19,8 @@ from ...launch.context import (
 )
 from .. import one_run
 from ..run import record
+from ..run.interpolation import in_one_line
 from . import resume
-from .check import in_one_line
 from .resolvers import register_resolvers
 
 # In a process that a sweep's launcher started, this module is what is imported first.

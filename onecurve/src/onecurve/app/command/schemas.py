@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
@@ -20,6 +21,7 @@ from ...config_model import Config
 from ...errors import UserError, stop
 from ..config.validate import COLLECTIONS, model_of, of_target
 from ..config.validate import GROUPS as MODELS
+from ..run.constructors import model_of_constructor
 
 # Where the groups of this library are.
 GROUPS = Path(library.__file__).parent
@@ -206,7 +208,7 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
     Without a `_target_` it is one of those that the files name; another is left alone. Theirs are
     added to the definitions of the file's schema.
     """
-    known = {target: model for target in targets if (model := of_target(target))}
+    known = {target: model for target in targets if (model := _of_class(target))}
     for target, model in known.items():
         named = {"_target_": {"const": target}}
         defined.setdefault(target, of_model(model, OF_HYDRA | named))
@@ -222,6 +224,16 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
         others = dict.fromkeys(more, False)
         either.append({"allOf": [{"$ref": f"#/definitions/{target}"}, {"properties": others}]})
     return {"type": "object", "anyOf": [*either, other]}
+
+
+def _of_class(target: str) -> type[Config] | None:
+    """The model of a class or function, of which those of the project are imported."""
+    if model := of_target(target):
+        return model
+    try:
+        return model_of_constructor(get_object(target))
+    except Exception:  # it cannot be imported now: no keys of it are checked
+        return None
 
 
 def _key(schema: Schema) -> Schema:

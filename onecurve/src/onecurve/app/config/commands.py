@@ -60,6 +60,11 @@ class Command(Config, extra="allow"):
         way = better(str(monitor))
         if way not in (None, mode):
             yield f"mode={mode}: a {SIDES[way]} monitor={monitor} is better; use mode={way}"
+        if isinstance(size := run.batch_size, int | float) and (size < 1 or size % 1):
+            yield (
+                f"data.batch_size={size}: must be a whole number from 1, over all ranks, such as "
+                "data.batch_size=64"
+            )
         workers, cores = run.get("data.num_workers"), count_cores()
         ranks = 1 if run.one_process else max(1, run.devices)
         most = max(WORKERS_ANYWHERE, WORKERS_TO_A_CORE * cores) // ranks
@@ -77,10 +82,10 @@ class _Training(Command, extra="allow"):
     mode: Literal["min", "max"] = Field(description=MODE)
     task: Group = Field(description="What to learn: a LightningModule.")
     data: Group = Field(description="What to learn from: a LightningDataModule.")
-    model: Group = Field(description="The network.")
-    init: Group = Field(description="How its weights are initialised.")
-    optimizer: Group = Field(description="The optimizer.")
-    scheduler: Group = Field(description="The schedule of the learning rate.")
+    model: Group = Field({}, description="The network.")
+    init: Group = Field({}, description="How its weights are initialised.")
+    optimizer: Group = Field({}, description="The optimizer.")
+    scheduler: Group = Field({}, description="The schedule of the learning rate.")
     trainer: Group = Field(description="Lightning's Trainer.")
     callbacks: Group = Field({}, description="Callbacks, by name.")
     logger: Group = Field({}, description="Loggers, by name.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from ...checkpoint import remote
-from ...config_model import Config, Count, Words, existing, existing_path, missing, text
+from ...config_model import Config, Count, Words, existing_path, missing, text
 from ...strategies.pipeline.limits import Schedule
 
 Group = Mapping[str, Any]  # a group, whose keys have a model of their own
@@ -84,9 +84,6 @@ class Predict(Config, extra="allow"):
     """What to predict, and how. A task's own `predict` can read further options here."""
 
     output: str = Field(description="The file to write, without the suffix.")
-    images: Annotated[Any, existing("an image, or a folder with images in it")] = Field(
-        None, description="Images to predict; null for the samples of the data."
-    )
 
 
 class EvaluatedData(Config, extra="allow"):

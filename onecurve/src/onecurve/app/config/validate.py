@@ -1,23 +1,22 @@
 """Validates a composed configuration against the models of its parts; errors are one line each.
 
-A part has the model of its class, of its group or of its command. That of a project's own class is
-its constructor, read in its source: nothing is imported.
+A part has the model of its class, of its group or of its command. A project's own class is
+validated by its constructor when it is built: nothing is imported here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 from pydantic import Field, create_model
 
 from ...config_model import Config, Problem, fields, text
 from ...errors import UserError
 from ..composed_run import ComposedRun
-from .constructors import model_of_constructor
-from .source import file_of, folders_of, missing_name
+from ..run.interpolation import dotted, resolved
 
 # Classes of this library, whose constructors are described by a model: that of `katib.KatibMetrics`
 # in the room `callbacks` is `KatibMetricsOptions` in `callbacks/options.py`.
@@ -98,9 +97,9 @@ def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Con
 
 @cache
 def of_target(target: str) -> type[Config] | None:
-    """The model of a class or a function, from the library's table or the project's source."""
+    """The model of a class or a function of the library's table; None for another."""
     if target not in TARGETS:
-        return model_of_constructor(target)
+        return None
     model = _model(TARGETS[target])
     is_strategy = target.startswith("onecurve.strategies.")
     if not is_strategy:
@@ -130,7 +129,6 @@ def validate(
     config: DictConfig,
     config_name: str,
     deleted: list[str],
-    without: list[str],
     default: Callable[[str], Any],
     is_null: Callable[[str], bool],
 ) -> list[Described]:
@@ -142,7 +140,6 @@ def validate(
         config: The composed configuration.
         config_name: Name of the primary configuration, such as "train".
         deleted: Keys that the command line deletes.
-        without: Groups that the task does not use.
         default: Of a key, the value that it has without overrides; None if it is missing.
         is_null: Whether a key exists without overrides, and is null.
     """
@@ -156,12 +153,15 @@ def validate(
     written = dict(dotted(plain))
     for key in deleted:
         # Before interpolations are resolved, because one may refer to it.
-        if key not in without and _is_needed(key, {"": plain, **written}, config_name):
+        if _is_needed(key, {"": plain, **written}, config_name):
             raise UserError(f"~{key}: a run needs it; leave ~{key} out")
 
     def is_right(key: str, problem: Problem) -> bool:
         if problem.kind == "missing":
-            return key in without
+            return False
+        # What a task may not take is not resolved.
+        if problem.name is not None and refers(problem.values[problem.name]):
+            return True
         has_null = problem.name is not None and problem.values[problem.name] is None
         # Null by default, or by interpolation of a key such as the run directory, not known yet.
         return has_null and (refers(written[key]) or is_null(key))
@@ -265,48 +265,19 @@ def _no_target(key: str, node: dict[str, Any]) -> str | None:
             f"{key}._target_=my_package.my_module.MyClass"
         )
     top = target.partition(".")[0]
-    if "${" in target or target in TARGETS:
+    if "${" in target or target in TARGETS or _is_installed(top):
         return None
-    if folders_of(top) is None:
-        return (
-            f"{key}._target_={target}: the package {top} is not installed; install it, or name "
-            "another class"
-        )
-    if wrong := missing_name(target):
-        return f"{key}._target_={target}: {wrong}"
-    # Earlier releases had the bounds of the project's classes in a file with this name.
-    if (old := file_of(f"{top}.config_models")) and "MODELS" in old.read_text(encoding="utf-8"):
-        return (
-            f"{old}: is no longer read; write its types and bounds into the constructors, such as "
-            "`scale: Annotated[float, Field(gt=0)]`, and remove this file"
-        )
-    return None
+    return (
+        f"{key}._target_={target}: the package {top} is not installed; install it, or name "
+        "another class"
+    )
 
 
-# Dotted keys, and their values
-
-
-def dotted(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Every key of a nested dictionary with its value, such as ("optimizer.lr", 0.001)."""
-    found = []
-    for name, value in config.items():
-        found.append((f"{prefix}{name}", value))
-        if value and isinstance(value, dict):
-            found += dotted(value, f"{prefix}{name}.")
-    return found
-
-
-def resolved(config: DictConfig, is_checked: bool = True) -> Any:
-    """Plain containers with interpolations resolved, unless one refers to a missing value.
-
-    One that cannot be resolved is an error, unless keys may still be overridden (`is_checked`).
-    """
+def _is_installed(package: str) -> bool:
     try:
-        return OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:
-        if is_checked and not isinstance(error, InterpolationToMissingValueError):
-            raise
-        return OmegaConf.to_container(config)
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def refers(value: Any) -> bool:

@@ -11,12 +11,17 @@ LONGEST_NAME = 200
 LEFT_OUT = ("callbacks", "logger", "test", "hydra.run.dir")
 
 
+def typed_in(run_dir: Path) -> list[str]:
+    """The overrides of a run as they were typed; none outside of a run directory."""
+    file = run_dir / ".hydra/overrides.yaml"
+    return (yaml.safe_load(file.read_text()) or []) if file.is_file() else []
+
+
 def overrides_of(run_dir: Path) -> dict[str, Any]:
     """The overrides of the command line by key; strategy and seed are always among them."""
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     values: dict[str, Any] = {"strategy": config["strategy"]["name"], "seed": config["seed"]}
-    typed: list[str] = yaml.safe_load((run_dir / ".hydra/overrides.yaml").read_text()) or []
-    for override in typed:
+    for override in typed_in(run_dir):
         key, _, value = override.lstrip("+").partition("=")
         if key.startswith(("~", "paths", "resume")):
             continue

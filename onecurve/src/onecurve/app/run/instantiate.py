@@ -27,6 +27,7 @@ from lightning.pytorch.callbacks import ModelSummary
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
 from ...checkpoint.format import (
@@ -36,6 +37,8 @@ from ...checkpoint.format import (
     trained_config,
 )
 from ...errors import UserError, in_short, nearest, of_the_project, user_error_behind
+from .constructors import model_of_constructor
+from .interpolation import OF_A_TASK, in_one_line
 
 # What constructors raise about their arguments. Other errors are bugs in them, and keep their
 # traceback.
@@ -67,6 +70,8 @@ def building(key: str) -> Iterator[None]:
     except ARGUMENT_ERRORS as error:
         if refusal := user_error_behind(error):
             raise refusal from None
+        if isinstance(error, OmegaConfBaseException):
+            raise in_one_line(error) from None
         raise UserError(f"{key}: {describe_error(error)}") from error
 
 
@@ -97,9 +102,10 @@ def build_group(key: str, node: DictConfig | None, is_job: bool = False) -> list
 
 
 def validated(key: str, node: Any) -> Any:
-    """A node of the configuration with its values as the `Config` of each class converts them.
+    """A node of the configuration with its values as the model of each class converts them.
 
-    A class that does not exist, and a value that its `Config` rejects, are a UserError.
+    That is the `Config` in a class, or the constructor of one of the project's. A class that does
+    not exist, and a value that its model rejects, are a UserError.
     """
     if OmegaConf.is_config(node):
         node = OmegaConf.to_container(node, resolve=True)
@@ -107,7 +113,8 @@ def validated(key: str, node: Any) -> Any:
         return node
     node = {name: validated(f"{key}.{name}", value) for name, value in node.items()}
     target = node.get("_target_")
-    model = _config_of(_resolved(key, target)) if isinstance(target, str) else None
+    part = _resolved(key, target) if isinstance(target, str) else None
+    model = _config_of(part) or model_of_constructor(part)
     if model is None:
         return node
     found = model.checked(node)
@@ -233,14 +240,15 @@ def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
     with building("task"):
         validated("task", cfg.task)
         kind = get_class(cfg.task._target_)
-        arguments = signature(kind).parameters.values()
-    takes = {argument.name for argument in arguments}
-    # LightningModule's own takes any arguments, and ignores them.
-    has_own = getattr(kind, "__init__", None) is not getattr(LightningModule, "__init__", None)
-    if has_own and any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
-        takes = {"network", "optimizer", "scheduler"}
+        takes = parts_taken(kind)
     parts = dict(given)
     takes -= set(parts)
+    for group, part in OF_A_TASK.items():
+        if part in takes and not cfg.get(group):
+            raise UserError(
+                f"{group}: {kind.__name__} takes a {part}, and there is none; leave ~{group} out, "
+                f"or choose a {group} that --help lists"
+            )
     if "network" in takes:
         parts["network"] = build("model", cfg.model, nn.Module)
         with building("init"):
@@ -253,6 +261,16 @@ def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
                 parts[name] = with_key(name, instantiate(node, _convert_="all"))
     task: LightningModule = build("task", cfg.task, LightningModule, **parts)
     return task
+
+
+def parts_taken(kind: type[Any]) -> set[str]:
+    """Which of network, optimizer and scheduler a task takes; all where it takes any arguments."""
+    arguments = signature(kind).parameters.values()
+    # LightningModule's own takes any arguments, and ignores them.
+    has_own = getattr(kind, "__init__", None) is not getattr(LightningModule, "__init__", None)
+    if has_own and any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
+        return set(OF_A_TASK.values())
+    return {argument.name for argument in arguments} & {*OF_A_TASK.values()}
 
 
 class Trained(NamedTuple):

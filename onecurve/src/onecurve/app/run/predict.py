@@ -6,7 +6,6 @@ Predictions are written by their type: as a table, or as tensors.
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +21,6 @@ from lightning.pytorch import (
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ... import machine
 from ...batch.share import SharedLoader
@@ -31,14 +29,13 @@ from ...compat.of_torch import tree_leaves
 from ...errors import UserError
 from ...strategies.callback_api import CallbackAPI
 from ...strategies.prepare import prepared
-from .protocols import Predicts, ReadsImages
+from .protocols import Predicts
 from .record import invocation_of
 
 if TYPE_CHECKING:
     from .run import Run
 
 MOST_COLUMNS = 100
-BATCH_SIZE = 64  # for a data module that has none
 SUFFIXES = (".csv", ".pt")
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 
@@ -101,22 +98,18 @@ class PredictionWriter(Predictions):
         self.run = run
         default = {"output": str(run.dir / "predictions")}
         self.options: dict[str, Any] = {**default, **OmegaConf.to_container(run.cfg.predict)}  # type: ignore[dict-item]
-        self.files: Sequence[Path] | None = None
+        self.files: Sequence[Path] = ()
         self.class_names: list[str] = []
 
     def samples(self, task: LightningModule, data: LightningDataModule) -> dict[str, Any]:
-        """What `Trainer.predict` is given beside the task.
+        """What `Trainer.predict` is given beside the task: the data module.
 
-        That are the image files of ``predict.images``, which the data module reads as those of
-        training (`protocols.ReadsImages`), or the data module's samples. A task without a
-        `predict_step` gets one that returns its network's outputs.
+        A task without a `predict_step` gets one that returns its network's outputs. Where each
+        sample is a file, the data module has their paths in an attribute ``predicted_files``.
         """
-        self._reject(data)
         add_predict_step(task)
         self.class_names = [str(name) for name in getattr(data, "class_names", None) or ()]
-        if images := self.options.get("images"):
-            self.files, loader = _image_loader(data, images)
-            return {"dataloaders": loader}
+        self.files = getattr(data, "predicted_files", ())
         if predict_on_test_set(data) and machine.is_first_rank():
             name = type(data).__name__
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
@@ -128,7 +121,6 @@ class PredictionWriter(Predictions):
         """Whether the task does everything itself, by a method `predict` (`protocols.Predicts`)."""
         if not isinstance(task, Predicts):
             return False
-        self._reject(data)
         if trainer.is_global_zero:
             seed_everything(self.run.cfg.seed, workers=True, verbose=False)
             task.eval().to(trainer.strategy.root_device)
@@ -167,14 +159,6 @@ class PredictionWriter(Predictions):
             raise UserError(
                 f"predict.output={output}: {error.strerror}; name a place that can be written to"
             ) from error
-
-    def _reject(self, data: LightningDataModule) -> None:
-        images = self.options.get("images")
-        if images and not isinstance(data, ReadsImages):
-            raise UserError(
-                f"predict.images={images}: the data of this checkpoint ({type(data).__name__}) "
-                "are not images read from files; leave predict.images out"
-            )
 
 
 def add_predict_step(task: LightningModule) -> None:
@@ -250,7 +234,7 @@ def predict_on_test_set(data: LightningDataModule) -> bool:
 
 
 def _write(
-    predictions: Any, output: Path, files: Sequence[Path] | None, class_names: Sequence[str]
+    predictions: Any, output: Path, files: Sequence[Path], class_names: Sequence[str]
 ) -> tuple[int, Path]:
     """Write the predictions of a data set; returns the number of rows, and the file.
 
@@ -327,22 +311,3 @@ def _cells(column: Tensor | list[str]) -> list[Any]:
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
-
-
-def _image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
-    files: list[Path] = data.find_images(path)
-    if not files:
-        raise UserError(
-            f"predict.images={path}: no images in this folder; name another, or one file"
-        )
-    loader: DataLoader[Any] = DataLoader(
-        files,  # type: ignore[arg-type]
-        batch_size=getattr(data, "batch_size", BATCH_SIZE),
-        num_workers=getattr(data, "num_workers", 0),
-        collate_fn=partial(_read_without_labels, data),
-    )
-    return files, loader
-
-
-def _read_without_labels(data: ReadsImages, files: Sequence[Path]) -> tuple[Tensor, None]:
-    return data.read_images(files), None

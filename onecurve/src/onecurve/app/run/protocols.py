@@ -1,10 +1,8 @@
 """Hooks beside Lightning's: a run uses them where an object has the attribute or method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
-
-from torch import Tensor
 
 
 @runtime_checkable
@@ -45,14 +43,3 @@ class Predicts(Protocol):
             data_module: Built from the checkpoint's configuration; `setup` was not called.
             run_dir: Where files go.
         """
-
-
-@runtime_checkable
-class ReadsImages(Protocol):
-    """A data module that reads image files as the network's inputs: `predict.images`."""
-
-    def find_images(self, path: str) -> list[Path]:
-        """The image files at a path, a file or a folder."""
-
-    def read_images(self, files: Sequence[Path]) -> Tensor:
-        """The network's inputs for these files, as in evaluation (N, ...)."""

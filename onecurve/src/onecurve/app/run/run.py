@@ -3,6 +3,7 @@
 Every command imports this module, so it imports neither torch nor Lightning before they are used.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -84,9 +85,11 @@ class Run:
 
         group = key_of(node)
         if "_target_" in node:
-            is_task = group == "task"
-            part = build_task(self.cfg, **parts) if is_task else build_part(group, node, **parts)
-            return self._ready(part)
+            if group != "task":
+                return self._ready(build_part(group, node, **parts))
+            task = build_task(self.cfg, **parts)
+            self._tell_unused(task)
+            return self._ready(task)
         return [self._ready(part) for part in build_group(group, node, self._is_job)]
 
     def trainer(
@@ -242,6 +245,24 @@ class Run:
         if self.cfg.get("gc_every_n_steps"):
             callbacks.append(GarbageCollection(self.cfg.gc_every_n_steps))
         return callbacks
+
+    def _tell_unused(self, task: Any) -> None:
+        """Say which overrides change nothing, as the task takes no network, for example."""
+        from ... import machine
+        from ...errors import say
+        from ..loggers.run_directory import typed_in
+        from .instantiate import parts_taken
+        from .interpolation import OF_A_TASK
+
+        unused = {
+            group: part for group, part in OF_A_TASK.items() if part not in parts_taken(type(task))
+        }
+        typed = typed_in(self.dir) if machine.is_first_rank() else []
+        words = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed}
+        words = {word: group for word, group in words.items() if group in unused}
+        if words:
+            what = " and no ".join(dict.fromkeys(unused[group] for group in words.values()))
+            say(f"{' '.join(words)}: not used, as the task takes no {what}; leave it out")
 
     @property
     def _is_job(self) -> bool:

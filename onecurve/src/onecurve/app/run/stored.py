@@ -9,6 +9,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from .interpolation import resolved
+
 STORED, TEXTS = "stored_config", "stored_texts"
 """Keys of a rank's configuration: what is stored of it, and texts by the values they stand for."""
 SECRETS = {"password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey"}
@@ -22,7 +24,7 @@ SHORTEST_PART = 8
 def for_ranks(config: DictConfig) -> dict[str, Any]:
     """A configuration in plain containers, resolved, with what is stored of it."""
     raw: Any = OmegaConf.to_container(config)
-    plain: Any = OmegaConf.to_container(config, resolve=True)
+    plain = resolved(config)
     texts = {str(value): text for text, value in _leaves(raw, plain) if "oc.env" in text}
     return {**plain, STORED: _without(texts, raw, plain), TEXTS: texts}
 

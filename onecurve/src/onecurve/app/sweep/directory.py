@@ -10,7 +10,7 @@ from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
 from ...errors import UserError
-from ..config.validate import dotted
+from ..run.interpolation import dotted
 from ..run.record import read_metrics, reject_remote, try_lock
 from ..run.stored import overrides_of
 

@@ -27,10 +27,10 @@ from omegaconf.errors import OmegaConfBaseException
 from ...compat.of_hydra import split_sweep
 from ...config_model import text
 from ...errors import UserError, say
-from ..command.check import in_one_line
 from ..command.claim import stop_once
 from ..command.explain import explain
 from ..config.validate import validate_group
+from ..run.interpolation import in_one_line
 from ..run.record import creating, invocation, override, quoted
 from ..run.stored import overrides_of as typed_overrides
 from ..run.stored import typed_secrets

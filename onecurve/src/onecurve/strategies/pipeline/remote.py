@@ -24,8 +24,12 @@ from ...compat.of_torch import (
 )
 from ..mesh.ranks import each_rank_has
 
-# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
-NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
+# What PyTorch says of a tensor without data: also if it is assigned to `data` of another, or given
+# to autograd.grad; and of a copy of a module that calls the stages.
+NO_DATA = re.compile(
+    r"\bmeta\b|incompatible tensor type|not have been used in the graph|pickle .*ProcessGroup",
+    re.IGNORECASE,
+)
 # What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
 WHERE: Any = [getattr(name, "__get__") for name in (Tensor.device, Tensor.is_meta)]  # noqa: B009
 DIVIDED = "_divided_by_a_pipeline"

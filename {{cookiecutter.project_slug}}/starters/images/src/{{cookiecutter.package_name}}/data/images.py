@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from lightning import LightningDataModule
@@ -73,6 +73,7 @@ class ImageDataModule(LightningDataModule):
         mean: Mean of each channel (or one number for all), for values in 0..1.
         std: Standard deviation of each channel, likewise.
         augment: Transforms of training batches (floats in 0..1), in this order; None is none.
+        images: An image, or a folder of them, that predict.py predicts instead of the test set.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class ImageDataModule(LightningDataModule):
         mean: Sequence[float],
         std: Sequence[Annotated[float, Field(gt=0)]],
         augment: Mapping[str, Callable[[Tensor], Tensor] | None],
+        images: str | None = None,
     ) -> None:
         super().__init__()
         for key, values in (("mean", mean), ("std", std)):
@@ -105,6 +107,9 @@ class ImageDataModule(LightningDataModule):
         self.mean, self.std = (torch.tensor([*v]).view(-1, 1, 1) for v in (mean, std))
         self.augment = [transform for transform in augment.values() if transform is not None]
         self.datasets: Datasets | None = None
+        self.predicted_files = [] if images is None else list_images(images)
+        if images is not None and not self.predicted_files:
+            raise UserError(f"data.images={images}: no image in it; name another, or one file")
 
     def load_datasets(self) -> Datasets:
         """Return the training, validation and test set."""
@@ -125,7 +130,9 @@ class ImageDataModule(LightningDataModule):
         return InMemoryImages(resized(images, self.image_size, self.resize), labels)
 
     def setup(self, stage: str) -> None:
-        """Load the data once, whatever the stage."""
+        """Load the data once, whatever the stage; image files to predict need none of it."""
+        if stage == "predict" and self.predicted_files:
+            return
         self.datasets = self.datasets or self.load_datasets()
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -141,8 +148,12 @@ class ImageDataModule(LightningDataModule):
         return self._loader(2)
 
     def predict_dataloader(self) -> DataLoader[Batch]:
-        """The batches of the test set; with `predict.images`, `read_images` is called instead."""
-        return self._loader(2)
+        """Batches of the files of `images`, or of the test set."""
+        if not self.predicted_files:
+            return self._loader(2)
+        files: Any = self.predicted_files
+        options = {"batch_size": self.batch_size, "num_workers": self.num_workers}
+        return DataLoader(files, collate_fn=self.read_images, **options)
 
     def _loader(self, part: int, shuffle: bool = False) -> DataLoader[Batch]:
         assert self.datasets is not None, "call setup() before asking for a loader"
@@ -157,14 +168,10 @@ class ImageDataModule(LightningDataModule):
             collate_fn=tuple if isinstance(dataset, InMemoryImages) else None,
         )
 
-    def find_images(self, path: str) -> list[Path]:
-        """The image files at a path, for `predict.py`."""
-        return list_images(path)
-
-    def read_images(self, files: Sequence[Path]) -> Tensor:
-        """Image files as the network's input (N, C, H, W), as in evaluation."""
+    def read_images(self, files: Sequence[Path]) -> Batch:
+        """Image files as a batch, without labels of theirs."""
         images = [read_image(file, self.channels, self.image_size, self.resize) for file in files]
-        return self.normalize(torch.stack(images))
+        return torch.stack(images), torch.zeros(len(files), dtype=torch.int64)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Turn a batch into the network's input, on the device that it is already on."""
