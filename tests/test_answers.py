@@ -126,7 +126,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        text if number % 3 == 1 else pytest.param(text, marks=pytest.mark.long)
+        text if number % 6 == 1 else pytest.param(text, marks=pytest.mark.long)
         for number, text in enumerate(GOOD_TEXT)
     ],
 )
@@ -158,8 +158,9 @@ def parse_what_differs(project: Path, plain: Path) -> None:
                 compile(text, name, "exec", dont_inherit=True)
 
 
-@pytest.mark.parametrize("email", ["o'neil+ml@mail.example.co.uk", "x_1@example.org"])
-def test_unusual_email(tmp_path: Path, email: str) -> None:
+def test_unusual_email(tmp_path: Path) -> None:
+    email = "o'neil+ml@mail.example.co.uk"
+    assert check_answers({**DEFAULTS, "email": "x_1@example.org"}) == "yes"
     pyproject = bake(tmp_path / "out", email=email) / "pyproject.toml"
     assert tomllib.loads(pyproject.read_text())["project"]["authors"][0]["email"] == email
 
