@@ -36,18 +36,13 @@ Environment.compile = _compile_once  # type: ignore[assignment,method-assign]
 
 def bake(output: Path, over: str = "", **answers: str) -> Path:
     """Bake into `output`, perhaps over a project ("skip" or "overwrite"), and return its folder."""
-    return bake_from(TEMPLATE, output, over, **answers)
-
-
-def bake_from(template: Path, output: Path, over: str = "", **answers: str) -> Path:
-    """Bake another copy of the template."""
     own = output.parent / f"{output.name}-cookiecutter"
     own.mkdir(parents=True, exist_ok=True)
     settings = own / "settings.yaml"
     folders = {"replay_dir": str(own / "replay"), "cookiecutters_dir": str(own)}
     settings.write_text(json.dumps(folders, ensure_ascii=False))  # JSON is YAML too
     project = cookiecutter(
-        str(template),
+        str(TEMPLATE),
         no_input=True,
         extra_context=answers,
         output_dir=str(output),

@@ -5,7 +5,6 @@ import json
 import keyword
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from baking import PROJECT, TEMPLATE, bake, bake_from, files_of
+from baking import PROJECT, TEMPLATE, bake, files_of
 from cookiecutter.exceptions import FailedHookException
 
 import template_checkout
-from template_answers import dependencies, similar_name, taken_by
+from template_answers import check_answers, dependencies, similar_name, taken_by
 
 NO_NAME = [
     *("My Project", "my project", " project", "project ", "MyProject", "myProject", "PROJECT"),
@@ -66,31 +65,18 @@ BAD_EMAIL = [
 ]
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A template with the same questions and checks, and next to no files."""
-    template = tmp_path_factory.mktemp("small")
-    shutil.copy(TEMPLATE / "cookiecutter.json", template)
-    for name in ("template_answers", "template_checkout", "template_extension"):
-        shutil.copy(TEMPLATE / f"{name}.py", template)
-    (template / "onecurve").mkdir()
-    shutil.copy(TEMPLATE / "onecurve/pyproject.toml", template / "onecurve")
-    (template / PROJECT).mkdir()
-    shutil.copy(TEMPLATE / PROJECT / "pyproject.toml", template / PROJECT)
-    return template
+DEFAULTS = {
+    **dict.fromkeys(("project_name", "description", "author"), "Fine"),
+    "email": "you@example.com",
+    "project_slug": "fine",
+    "package_name": "fine",
+}
 
 
-def refused(tmp_path: Path, **answers: str) -> str:
-    """Bake with answers that must be refused, and return the line that says so."""
-    output = tmp_path / "deep" / "output"
-    output.mkdir(parents=True)
+def refused(**answers: str) -> str:
+    """The line about answers that must be refused; what it suggests must be accepted."""
     with pytest.raises(FailedHookException) as raised:
-        bake(output, **answers)
-    assert list(output.iterdir()) == []
-    assert {path.name for path in (tmp_path / "deep").iterdir()} <= {
-        "output",
-        "output-cookiecutter",
-    }
+        check_answers(DEFAULTS | answers)
     line = str(raised.value)
     assert line.isprintable()
     assert len(line) < 600
@@ -103,33 +89,32 @@ def suggested(line: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", [*NO_NAME, *TAKEN_SLUGS], ids=ascii)
-def test_bad_slug(tmp_path: Path, small: Path, name: str) -> None:
-    line = refused(tmp_path, project_slug=name, package_name="fine")
-    assert line.startswith("project_slug: ")
-    assert "allowed are small letters, digits, dashes and underscores" in line
-    bake_from(small, tmp_path / "second", project_slug=suggested(line), package_name="fine")
-
-
-@pytest.mark.parametrize("name", [*NO_NAME, *TAKEN, "my-project"], ids=ascii)
-def test_bad_package(tmp_path: Path, small: Path, name: str) -> None:
-    line = refused(tmp_path, package_name=name)
-    assert line.startswith("package_name: ")
-    assert "allowed are small letters, digits and underscores" in line
-    bake_from(small, tmp_path / "second", package_name=suggested(line))
+@pytest.mark.parametrize(
+    ("variable", "names", "signs"),
+    [
+        ("project_slug", [*NO_NAME, *TAKEN_SLUGS], "digits, dashes and underscores"),
+        ("package_name", [*NO_NAME, *TAKEN, "my-project"], "digits and underscores"),
+    ],
+)
+def test_bad_names(variable: str, names: list[str], signs: str) -> None:
+    for name in names:
+        line = refused(**{variable: name})
+        assert line.startswith(f"{variable}: ")
+        assert f"allowed are small letters, {signs}" in line
+        assert check_answers({**DEFAULTS, variable: suggested(line)}) == "yes"
 
 
 @pytest.mark.parametrize("variable", ["project_name", "description", "author"])
-@pytest.mark.parametrize("text", BAD_TEXT, ids=lambda text: ascii(text[:20]))
-def test_bad_text(tmp_path: Path, variable: str, text: str) -> None:
-    line = refused(tmp_path, **{"project_slug": "fine", variable: text})
-    assert line.startswith(f"{variable}: ")
-    assert "allowed is one line of 1 to" in line
+def test_bad_text(variable: str) -> None:
+    for text in BAD_TEXT:
+        line = refused(**{variable: text})
+        assert line.startswith(f"{variable}: ")
+        assert "allowed is one line of 1 to" in line
 
 
-@pytest.mark.parametrize("email", BAD_EMAIL)
-def test_bad_email(tmp_path: Path, email: str) -> None:
-    assert refused(tmp_path, email=email).startswith("email: ")
+def test_bad_email() -> None:
+    for email in BAD_EMAIL:
+        assert refused(email=email).startswith("email: ")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +126,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        text if number % 3 == 1 else pytest.param(text, marks=pytest.mark.long)
+        text if number % 6 == 1 else pytest.param(text, marks=pytest.mark.long)
         for number, text in enumerate(GOOD_TEXT)
     ],
 )
@@ -173,8 +158,9 @@ def parse_what_differs(project: Path, plain: Path) -> None:
                 compile(text, name, "exec", dont_inherit=True)
 
 
-@pytest.mark.parametrize("email", ["o'neil+ml@mail.example.co.uk", "x_1@example.org"])
-def test_unusual_email(tmp_path: Path, email: str) -> None:
+def test_unusual_email(tmp_path: Path) -> None:
+    email = "o'neil+ml@mail.example.co.uk"
+    assert check_answers({**DEFAULTS, "email": "x_1@example.org"}) == "yes"
     pyproject = bake(tmp_path / "out", email=email) / "pyproject.toml"
     assert tomllib.loads(pyproject.read_text())["project"]["authors"][0]["email"] == email
 

@@ -262,24 +262,14 @@ def test_make_lint_has_nothing_to_say(bakes: dict[Choice, Path]) -> None:
     assert "no issues found" in result.stdout
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["ruff", "check", "--no-cache", "."],
-        ["ruff", "format", "--check", "--no-cache", "."],
-        pytest.param(
-            ["mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "library")],
-            marks=[pytest.mark.long, needs_todays_types],  # and of make lint
-        ),
-        ["lint-imports", "--no-cache"],
-    ],
-    ids=lambda command: " ".join(command[:2]),
-)
-def test_the_library_is_clean_where_it_lies(command: list[str]) -> None:
-    program = Path(sys.executable).with_name(command[0])
+@needs_todays_types
+@pytest.mark.long  # and of make lint
+def test_mypy_has_nothing_to_say_of_the_library() -> None:
     here = {**os.environ, "PYTHONPATH": "src"}
+    cache = str(TEMPLATE / ".mypy_cache" / "library")
+    program = Path(sys.executable).with_name("mypy")
     result = subprocess.run(
-        [program, *command[1:]], cwd=LIBRARY, env=here, capture_output=True, text=True, check=False
+        [program, "--cache-dir", cache], cwd=LIBRARY, env=here, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -325,7 +315,7 @@ def test_each_starter_is_clean(starters: dict[str, Path], name: str) -> None:
     assert lines["tests"] <= 800
 
 
-@pytest.mark.parametrize("name", ["a", "z" * 40, "zoo_of_models_for_a_very_long_name_0123"])
+@pytest.mark.parametrize("name", ["a", "zoo_of_models_for_a_very_long_name_0123"])
 def test_other_package_names_are_clean_too(tmp_path: Path, name: str) -> None:
     project = bake(tmp_path / "out", package_name=name, project_slug=name.replace("_", "-"))
     assert (project / "src" / name / "__init__.py").is_file()

@@ -111,10 +111,9 @@ OTHER_LOSS = rejected(
 )
 OTHER_STREAM = rejected("yields different samples on some ranks")
 NO_LINEAR = {"tensor": rejected("it has no Linear layer, used once")}
-BY_SHARDS = rejected("cannot update shards of parameters")
-ONE_OPTIMIZER = cells(("fsdp", "tensor"), BY_SHARDS)
+ONE_OPTIMIZER = cells(("fsdp", "tensor"), rejected(SHARDED))
 ON_SOME = cells(SHARES, rejected("on some ranks only, so it cannot be averaged"))
-SOME_PARAMETERS = rejected("the step before used only some of the parameters")
+SOME_PARAMETERS = rejected("used only some of the parameters")
 ANOTHER_WAY = rejected("in another way than by calling net")
 NO_MEAN = cells(SHARES, differs(result.MEAN))
 LAYERS_OF_ONE = rejected("has no sequence of layers")
@@ -483,6 +482,11 @@ OF_OTHERS = {
         cells=cells(
             (*SHARES, "pipeline"), rejected("divides gradients by how often a batch looks up")
         ),
+    ),
+    "nn.Embedding(sparse=True)": other(
+        partial(others.ScalesRows, sparse=True),
+        cells=SHARDED_TASK,
+        under=("single", "ddp", "fsdp", "tensor"),
     ),
     "parameters of the task that only some steps use": other(
         others.UsesSome, cells={"ddp": SOME_PARAMETERS}

@@ -47,7 +47,8 @@ def test_a_split_is_one_that_the_schedule_takes() -> None:
                 assert size % count == 0
                 assert limits.takes(schedule, count, ranks)
                 assert schedule in (name, "gpipe")
-                wanted = limits.nearest(name, size, ranks, 40)
+                wanted = limits.nearest(name, size, ranks, range(1, 41))
+                assert wanted is not None
                 assert limits.takes(name, wanted, ranks)
     assert limits.split("1f1b", 4, 2, 50) == ("1f1b", 5)
     assert limits.split("1f1b", 4, 2, 64) == ("1f1b", 4)

@@ -2,12 +2,11 @@
 
 Exact: gathering full tensors and sharding them again loses nothing, on any mesh. Parameters without
 a dimension are not sharded.
-Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which need full parameters.
+Not for sparse gradients, LBFGS and Adafactor: PyTorch raises an error, of which a line is made.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,7 +38,6 @@ from ..unsupported import (
     reject_of_shards,
     reject_optimizers,
     reject_scalars,
-    reject_sparse,
 )
 from .sharding import (
     Sharding,
@@ -85,7 +83,6 @@ class ShardedParameters(Parallelism):
         ranks, sizes = setting.ranks, setting.ranks.sizes
         mesh = ranks.mesh["replicate", "shard"] if sizes.replicate > 1 else ranks.mesh["shard"]
         for part in parts:
-            reject_sparse(part.root, setting.name)
             if sizes.pipeline * sizes.context > 1:
                 reject_scalars(part.root, setting.name)
             Sharding(self.options).apply(part.root, mesh, setting.precision)
@@ -100,7 +97,7 @@ class ShardedParameters(Parallelism):
             backward=steps.backward,
             state=Shards(ranks.rank == 0),
             connected=steps.connected,
-            optimizers=partial(reject_optimizers, strategy=setting.name),
+            optimizers=reject_optimizers,
             moves=lambda tensor: not (self.offloads and isinstance(tensor, DTensor)),
         )
 
