@@ -134,7 +134,8 @@ def test_a_timer_stops_a_run_that_can_be_continued(train: Cli, warm: Cli, strate
     assert re.match(r"timer: \d+ s of training are over", stopped.metrics["stopped"])
     assert 0 < len(column(stopped.run, "train/loss")) < 3 * EPOCH
     again = warm("train.py", "resume=last")
-    assert "add callbacks.timer.duration=DD:HH:MM:SS, with more time" in again.out
+    if strategy == "single":  # what warm ranks print is not read
+        assert "add callbacks.timer.duration=DD:HH:MM:SS, with more time" in again.out
     warm("train.py", "resume=last", "callbacks.timer.duration=00:01:00:00", "~callbacks.slow")
     assert column(stopped.run, "train/loss") == column(whole, "train/loss")
     assert column(stopped.run, "val/loss")[-1] == column(whole, "val/loss")[-1]
