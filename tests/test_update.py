@@ -18,7 +18,7 @@ OLD_LAYOUT = "21a90cb"  # the last commit whose projects hold the library, in en
 NEWER = {
     f"{PROJECT}/configs/optimizer/adam.yaml": ("lr: 1e-3", "lr: 2e-3"),
     f"{PROJECT}/configs/optimizer/rmsprop.yaml": ("lr: 1e-3", "lr: 2e-3"),
-    f"{PROJECT}/configs/scheduler/step.yaml": ("gamma: 0.1", "gamma: 0.2"),
+    f"{PROJECT}/configs/scheduler/cosine.yaml": ("warmup: 0.05", "warmup: 0.1"),
     f"{PROJECT}/configs/callbacks/ema.yaml": ("decay: 0.999", "decay: 0.99"),
     f"{PROJECT}/configs/train.yaml": ("mode: ", "# How it is compared.\nmode: "),
     f"{PROJECT}/Makefile": ("clean: ## remove", "clean: ## take away"),
