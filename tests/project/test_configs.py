@@ -16,7 +16,6 @@ from onecurve.testing.runs import Cli
 # defaults.
 NEEDS = {
     "callbacks/batch_size_finder": ("callbacks.batch_size_finder.max_val=64",),
-    "callbacks/gradient_accumulation": ("callbacks.gradient_accumulation.scheduling={0:1,4:2}",),
     "callbacks/lr_finder": ("callbacks.lr_finder.steps=20",),
     "init/weights": ("init.file=weights.ckpt",),
     **getattr(small_data, "NEEDS", {}),

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from .config_model import Config, fields
 from .errors import UserError
+from .wording import STRATEGIES
 
 P = ParamSpec("P")
 Instance = TypeVar("Instance")
@@ -51,7 +52,8 @@ def configured_by(
         @wraps(init)
         def constructor(self: Any, /, *arguments: Any, **options: Any) -> None:
             if arguments and not issubclass(described, Arguments):
-                raise UserError(by_name(type(self).__name__, described, arguments[0]))
+                public = STRATEGIES.get(getattr(self, "name", ""), type(self).__name__)
+                raise UserError(by_name(public, described, arguments[0]))
             try:
                 given = signature.bind(self, *arguments, **options).arguments
             except TypeError as error:

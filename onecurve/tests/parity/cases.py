@@ -111,10 +111,9 @@ OTHER_LOSS = rejected(
 )
 OTHER_STREAM = rejected("yields different samples on some ranks")
 NO_LINEAR = {"tensor": rejected("it has no Linear layer, used once")}
-BY_SHARDS = rejected("cannot update shards of parameters")
-ONE_OPTIMIZER = cells(("fsdp", "tensor"), BY_SHARDS)
+ONE_OPTIMIZER = cells(("fsdp", "tensor"), rejected(SHARDED))
 ON_SOME = cells(SHARES, rejected("on some ranks only, so it cannot be averaged"))
-SOME_PARAMETERS = rejected("the step before used only some of the parameters")
+SOME_PARAMETERS = rejected("used only some of the parameters")
 ANOTHER_WAY = rejected("in another way than by calling net")
 NO_MEAN = cells(SHARES, differs(result.MEAN))
 LAYERS_OF_ONE = rejected("has no sequence of layers")
@@ -388,6 +387,10 @@ OF_OTHERS = {
     "two networks by turns, an optimizer each": other(
         others.Adversaries, under=(*OTHERS, "shard x tensor")
     ),
+    "two networks by turns, the critic first": other(others.CriticFirst),
+    "a part that is frozen for a while in a step": other(
+        others.FrozenForAWhile, cells={"ddp": rejected("used only some of the parameters")}
+    ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
         others.Centred,
@@ -448,7 +451,7 @@ OF_OTHERS = {
         others.Copies,
         cells={
             **cells(("fsdp", "tensor"), rejected(SHARDED)),
-            "pipeline": rejected("a module is copied whose layers are a pipeline"),
+            **OF_LAYERS,
         },
     ),
     "a penalty, added in place": other(
@@ -479,6 +482,11 @@ OF_OTHERS = {
         cells=cells(
             (*SHARES, "pipeline"), rejected("divides gradients by how often a batch looks up")
         ),
+    ),
+    "nn.Embedding(sparse=True)": other(
+        partial(others.ScalesRows, sparse=True),
+        cells=SHARDED_TASK,
+        under=("single", "ddp", "fsdp", "tensor"),
     ),
     "parameters of the task that only some steps use": other(
         others.UsesSome, cells={"ddp": SOME_PARAMETERS}

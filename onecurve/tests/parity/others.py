@@ -297,6 +297,7 @@ class Adversaries(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.maker, self.critic = pair(), pair()
+        self.turns = ["maker", "critic"]
 
     def loss(self, batch: Any, of: str) -> Tensor:
         made = self.maker(batch["inputs"])
@@ -305,8 +306,9 @@ class Adversaries(LightningModule):
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizers: Any = self.optimizers()
-        for name, optimizer in zip(("maker", "critic"), optimizers, strict=True):
+        makers, critics = self.optimizers()  # type: ignore[misc]
+        for name in self.turns:
+            optimizer: Any = makers if name == "maker" else critics
             self.toggle_optimizer(optimizer)
             loss = self.loss(batch, name)
             self.log(name, loss)
@@ -320,6 +322,28 @@ class Adversaries(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (self.maker, self.critic)]
+
+
+class CriticFirst(Adversaries):
+    """As in a Wasserstein GAN: the maker, frozen for the critic, is trained in the same step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = ["critic", "maker"]
+
+
+class FrozenForAWhile(Stranger):
+    """One optimizer, and a part that every other step freezes until its backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = pair()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.critic.requires_grad_(batch_idx % 2 == 1)
+        loss = F.mse_loss(self.critic(self.model(batch["inputs"])), batch["labels"])
+        self.critic.requires_grad_(True)
+        return loss + 0.1 * self.model(batch["labels"]).square().mean()
 
 
 class AdversariesOfPyTorch(Adversaries):
@@ -780,8 +804,12 @@ class ScalesRows(Stranger):
         super().__init__()
         self.table = nn.Embedding(5, WIDTH, **scaling or {"max_norm": 0.5})
 
-    def forward(self, inputs: Tensor) -> Any:
+    def outputs(self, batch: Any) -> Any:
+        inputs = batch["inputs"]
         return self.model(inputs + self.table(inputs.sum(-1).abs().long() % 5))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class Normalized(Stranger):

@@ -5,6 +5,7 @@ In onecurve/: PYTHONPATH=src:tests:tests/harness python tests/parity/table.py
 
 import json
 import os
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -64,16 +65,17 @@ def outcome(column: str, row: str) -> Outcome:
 
 
 def of_all_ranks(cell: str, mine: Outcome) -> Outcome:
-    """What came of a cell, once all ranks have ended it: a line, if one of them rejected it alone.
+    """What came of a cell, once all ranks have ended it: the first line, if some rejected it.
 
-    The groups of that rank are gone, so that the others, which wait for it, fail.
+    The groups of a rank that rejects it alone are gone, so that the others, which wait, fail.
     """
     ranks = range(int(os.environ.get("WORLD_SIZE", "1")))
     if len(ranks) == 1:
         return mine
     store = dist.TCPStore(HOST, int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=60))
-    store.set(f"{cell}: {os.environ['RANK']}", json.dumps(mine))
-    outcomes = [Outcome(*json.loads(store.get(f"{cell}: {rank}"))) for rank in ranks]
+    store.set(f"{cell}: {os.environ['RANK']}", json.dumps((time.monotonic(), mine)))
+    ended = sorted(json.loads(store.get(f"{cell}: {rank}")) for rank in ranks)
+    outcomes = [Outcome(*outcome) for _, outcome in ended]
     return next((each for each in outcomes if each.kind == "rejected"), mine)
 
 

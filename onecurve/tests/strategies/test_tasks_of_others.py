@@ -15,19 +15,11 @@ from conftest import ROUNDING, Shared
 from lightning.pytorch import LightningModule, Trainer
 from others import (
     WIDTH,
-    Averaged,
-    Cached,
     Centred,
-    Copies,
-    Drawn,
-    DrawsHistograms,
     Gathers,
-    Hooked,
-    Noise,
     Normalized,
     OfOneProjection,
     OwnLoader,
-    PlacedBetween,
     Samples,
     Stranger,
     Unfreezes,
@@ -73,7 +65,7 @@ class LoadsItself(Stranger):
 
 
 # What one rank alone notices.
-OF_ONE_RANK = ("one sample", "alone", "sometimes", "drawn", "noise", "cached", "hooked")
+OF_ONE_RANK = ("one sample", "alone", "sometimes")
 LINES: dict[str, Any] = {
     "one sample": (
         Normalized,
@@ -128,27 +120,6 @@ LINES: dict[str, Any] = {
         "a part of CallsSometimes: call it as often on all",
         {},
     ),
-    **{
-        name: (task, "pipeline", words, {})
-        for name, (task, words) in {
-            "copies layers": (Copies, "a module is copied whose layers are a pipeline"),
-            "averages layers": (Averaged, "onecurve.ExponentialMovingAverage"),
-            "unfreezes layers": (Unfreezes, "compares a weight or a gradient that another"),
-            "between": (
-                partial(Stranger, PlacedBetween),
-                "the blocks in model.blocks make the stages, and model.forward uses what passes "
-                "between",
-            ),
-            "histograms": (DrawsHistograms, "on_train_epoch_end (others.py:"),
-            "drawn": (Drawn, "reads, draws or compares a weight or a gradient that"),
-            "noise": (Noise, "on_before_optimizer_step (others.py:"),
-            "cached": (
-                partial(Stranger, Cached),
-                "calls one that changes what it is given",
-            ),
-            "hooked": (Hooked, "hooks of its layers (register_forward_hook) run on the rank"),
-        }.items()
-    },
 }
 
 

@@ -30,7 +30,7 @@ def pass_over(
 
     Args:
         combined: The loaders, whose iterators would be made next.
-        position: What `batches` or `samples` of the epoch to pass over.
+        position: What `batches` of the epoch to pass over.
         first: The generators' state before the first batch, if it is known.
         say: Prints what is read again.
     """
@@ -45,28 +45,25 @@ def pass_over(
     iter(walking)
     if first is not None:
         set_state(first)
-    # Samples can be counted only if the loader has a batch sampler.
-    counts = len(walks) == 1 and next(iter(walks.values())).counts
-    wanted, number = position.samples if counts and position.rng else None, 0
-
-    def passed() -> int:
-        return number if wanted is None else next(iter(walks.values())).samples
-
+    passed = 0
     try:
-        while passed() < (position.batches if wanted is None else wanted):
+        while passed < position.batches:
             if walks:
                 next(walking)
-            number += 1
+            passed += 1
     except StopIteration:
         raise UserError(
             f"resume: the checkpoint was written inside an epoch, after {position.batches} "
-            f"batches, and there are {number} now; leave the batch size and the data as they "
+            f"batches, and there are {passed} now; leave the batch size and the data as they "
             f"were, {WAY_OUT}"
         ) from None
-    if wanted is not None and passed() != wanted:
+    only = next(iter(walks.values())) if len(walks) == 1 else None
+    # Samples can be counted only if the loader has a batch sampler.
+    if only and only.counts and position.rng and position.samples not in (None, only.samples):
         raise UserError(
-            "resume: the checkpoint was written inside an epoch, and no batch ends at sample "
-            f"{wanted} now; leave the batch size and the data as they were, {WAY_OUT}"
+            f"resume: the checkpoint was written inside an epoch, after {position.samples} samples "
+            f"in {position.batches} batches, which have {only.samples} now; leave the batch size "
+            f"and the data as they were, {WAY_OUT}"
         )
     return [
         walks[number].rest(position.batches) if number in walks else loader

@@ -103,7 +103,6 @@ def read_checkpoint(
         ) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(f"{path}: has no state_dict; give one that a training run wrote")
-    reject_wrong_types(checkpoint, path)
     version = checkpoint.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
         raise UserError(
@@ -161,25 +160,8 @@ def reject_other_network(task: LightningModule, checkpoint: dict[str, Any], path
         )
 
 
-TYPES: dict[str, type] = {
-    **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
-    **dict.fromkeys(("loops", "callbacks", "config", "layout", "logs"), dict),
-    **dict.fromkeys(("epoch", "global_step"), int),
-}
-# What a resume needs of these.
-NEEDED = [key for key in TYPES if key not in ("config", "layout", "logs")]
-
-
-def reject_wrong_types(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Reject entries that another program wrote under the same name."""
-    for key, kind in TYPES.items():
-        value = checkpoint.get(key, kind())
-        # Some write {} for the list where there is no optimizer.
-        if not isinstance(value, kind) and not (kind is list and value == {}):
-            raise UserError(
-                f"{path}: its {key} is no {kind.__name__}; give a file that a training run wrote, "
-                f"{EXAMPLE}"
-            )
+# What a resume needs.
+NEEDED = ("optimizer_states", "lr_schedulers", "loops", "callbacks", "epoch", "global_step")
 
 
 def reject_incomplete_state(checkpoint: Mapping[str, Any], path: str | Path) -> None:

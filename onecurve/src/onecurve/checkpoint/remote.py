@@ -8,7 +8,6 @@ local file. fsspec is imported where an address is used, and torch never.
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,7 +90,7 @@ def find(key: str, address: str, needed: bool = True) -> dict[str, str] | None:
 
 
 def fetch(key: str, address: str, found: Mapping[str, str]) -> Path:
-    """Download what `find` has found into the folder of temporary files, and verify it."""
+    """Download what `find` has found into the cache, and verify it."""
     with _in_a_line(key, address):
         version = hashlib.sha256(f"{address} {found['version']}".encode()).hexdigest()[:16]
         copy = _cache() / version / found["path"].rpartition("/")[2]
@@ -128,11 +127,9 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 
 def _cache() -> Path:
-    """This user's folder of downloads, which every container has."""
-    # Windows has a temporary folder for each user, and no user ids.
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    place = os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir()
-    folder = Path(place, f"onecurve-{user}")
+    """The folder of downloads, which nobody else can write to."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(home, "onecurve")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 

@@ -171,6 +171,7 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
         is_same = is_address(callback.dirpath) and state["dirpath"] == callback.dirpath
         if is_same or any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders):
             moved = _moved(state, state["dirpath"], str(callback.dirpath))
+            _keep_the_best(moved, callback)
             # Rank 0 wrote the files, maybe on a disk of its own.
             if trainer.strategy.broadcast(not best or files.has(moved["best_model_path"])):
                 states[callback.state_key] = moved
@@ -181,6 +182,15 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
                 f"a new run, whose best checkpoint is found from here on; the run before had {was}"
             )
     return lines
+
+
+def _keep_the_best(state: dict[str, Any], callback: ModelCheckpoint) -> None:
+    """Leave out what is not among the best any more where fewer may be kept now."""
+    scores, number = state["best_k_models"], callback.save_top_k
+    if 0 < number < len(scores):
+        best = sorted(scores, key=scores.__getitem__, reverse=callback.mode == "max")[:number]
+        state["best_k_models"] = {path: scores[path] for path in best}
+        state |= {"kth_best_model_path": best[-1], "kth_value": scores[best[-1]]}
 
 
 def _monitored(key: str) -> str:

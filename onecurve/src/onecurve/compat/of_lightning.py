@@ -52,11 +52,6 @@ def loaders_of(loop: Any) -> CombinedLoader | None:
     return combined
 
 
-def set_loaders(loop: Any, combined: CombinedLoader | None) -> None:
-    """Give a loop its loaders; with None it sets them up again."""
-    loop._combined_loader = combined
-
-
 def is_one_after_the_other(combined: CombinedLoader) -> bool:
     """Whether loaders are read sequentially, as in an evaluation."""
     return combined._mode == "sequential"
@@ -90,17 +85,12 @@ def forget_states_of_loaders(trainer: Trainer) -> None:
     trainer.fit_loop._combined_loader_states_to_load = []
 
 
-def batches_read_ahead(loop: Any) -> Any:
-    """The data fetcher of a loop, which prefetches batches; None before it is set up."""
-    return loop._data_fetcher
-
-
 def validation_is_due(trainer: Trainer) -> bool:
     """Whether a validation comes after the batch of now, in any fit: not by a clock, or a stop."""
     if trainer._val_check_time_interval is not None:  # type: ignore[attr-defined]
         return False
     with replaced(trainer, "should_stop", False):
-        return _checks(trainer, batches_read_ahead(trainer.fit_loop))
+        return _checks(trainer, trainer.fit_loop._data_fetcher)
 
 
 def is_validation_over(trainer: Trainer) -> bool:

@@ -1,7 +1,6 @@
 """`onecurve.launch`: runs a function of a script in several ranks on this machine."""
 
 import ast
-import multiprocessing
 import os
 import pickle
 import signal
@@ -45,11 +44,6 @@ def launch(
         UserError: If a rank raised one, or if it cannot find the function.
         KeyboardInterrupt: After Ctrl-C, once all ranks have ended.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise UserError(
-            "onecurve.launch: was called while a rank imports this script; call it beneath "
-            'if __name__ == "__main__":'
-        )
     if machine.ranks_around() is not None:
         return function(*arguments)
     if (nodes := machine.node_around().nodes or 1) > 1:

@@ -10,6 +10,7 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 
 from typing import Any
 
+from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from ..arguments import configured_by
+from ..compat.of_lightning import accumulates
 from ..compat.of_torch import hooked, remove_hooks
-from ..errors import say, some_of
+from ..errors import UserError, say, some_of
 from .layout import tensors_of
 from .options import DDPOptions
 from .strategy import OneCurve
@@ -85,15 +87,27 @@ class DDP(OneCurve, DDPStrategy):
             self._setup_model(module)
 
     def post_backward(self, closure_loss: Tensor) -> None:
-        """After the first backward pass, look for hooks."""
+        """After the first backward pass, look for parameters without a gradient, and for hooks."""
         super().post_backward(closure_loss)
-        if self._has_seen_gradients:
+        task = self._connected_module
+        if self._has_seen_gradients or accumulates(task.trainer):
             return
         self._has_seen_gradients = True
-        with_hooks = hooked(self._connected_module)
+        if not self._ddp_kwargs.get("find_unused_parameters"):
+            self._reject_unused(task)
+        with_hooks = hooked(task)
         if with_hooks and self.is_global_zero:
             say(
                 f"strategy=ddp: hooks of {some_of(with_hooks)} see the gradient of a rank's own "
                 "samples, before it is averaged: a clamp, or a step of an optimizer, differs from "
                 "that under strategy=single; use on_before_optimizer_step"
+            )
+
+    def _reject_unused(self, task: LightningModule) -> None:
+        """Reject what DistributedDataParallel rejects in the next step, unaveraged until then."""
+        trained = [(name, each) for name, each in task.named_parameters() if each.requires_grad]
+        if unused := [name for name, each in trained if each.grad is None]:
+            raise UserError(
+                f"strategy=ddp: the step used only some of the parameters, not {some_of(unused)}; "
+                "freeze what is not trained, or use strategy.find_unused_parameters=true"
             )

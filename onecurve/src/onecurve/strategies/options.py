@@ -207,7 +207,8 @@ class StageOptions(RankOptions):
                     f"pass, but compiled layers cannot; use compile=none, or {instead}"
                 )
         share = (run.batch_size or microbatches * shares) // shares
-        wanted = nearest(schedule, min(microbatches, share), ranks, share)
+        numbers = range(1, max(share, ranks) + 1)
+        wanted = nearest(schedule, min(microbatches, share), ranks, numbers)
         if microbatches > share:
             yield (
                 f"{key}.microbatches={microbatches}: a pipeline gets {share} samples of a batch; "

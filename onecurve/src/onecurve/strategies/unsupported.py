@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
+from torch.optim import Optimizer, Rprop
 
 from ..compat.of_torch import hooked
 from ..errors import UserError, in_short, of_the_project, some_of
@@ -21,10 +21,6 @@ from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.sizes import Sizes
 
-NEEDS_FULL = {
-    LBFGS: "it takes all parameters as one vector",
-    Adafactor: "it takes means over the rows and columns of full matrices",
-}
 TIMEOUT = "Timed out"
 WORDS = {
     "parameters that were not used": "the step before used only some of the parameters; freeze "
@@ -52,19 +48,9 @@ SHARDED = (
 OF_SHARDS = re.compile(
     "DTensor|sharding strategy|Sharding propagation|mesh comm|tensor subclasses|0-d tensor|aten::?"
     "|not allocated yet|storage of size 0|functorch transform|used in the graph|c10d"
-    "|RegisterPostBackward|deepcopy"
+    "|RegisterPostBackward|deepcopy|sparse tensor"
 )
 """What PyTorch's messages are about where it cannot handle shards."""
-
-
-def reject_sparse(module: nn.Module, strategy: str) -> None:
-    """Reject layers whose gradients are sparse."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
-            raise UserError(
-                f"strategy={strategy}: {name} has sparse gradients, which cannot be sharded; use "
-                "sparse=False, or strategy=ddp"
-            )
 
 
 def reject_hooks(module: nn.Module, strategy: str) -> None:
@@ -77,17 +63,10 @@ def reject_hooks(module: nn.Module, strategy: str) -> None:
         )
 
 
-def reject_optimizers(optimizers: Iterable[Optimizer], strategy: str) -> None:
-    """Reject optimizers that cannot update shards."""
-    for optimizer in optimizers:
-        if isinstance(optimizer, Rprop):
-            require("strategy=fsdp with Rprop")
-        for kind, why in NEEDS_FULL.items():
-            if isinstance(optimizer, kind):
-                raise UserError(
-                    f"strategy={strategy}: {type(optimizer).__name__} cannot update shards of "
-                    f"parameters ({why}); use another optimizer, such as AdamW, or strategy=ddp"
-                )
+def reject_optimizers(optimizers: Iterable[Optimizer]) -> None:
+    """Reject optimizers that an older PyTorch computes wrongly on shards."""
+    if any(isinstance(each, Rprop) for each in optimizers):
+        require("strategy=fsdp with Rprop")
 
 
 def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:

@@ -242,7 +242,7 @@ OURS = {
     "callbacks=[swa,ema] callbacks.swa.validate=true": "swa.validate=false, or '~callbacks.ema'",
     "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
     "callbacks=[batch_size_finder] callbacks.batch_size_finder.mode=linear": (
-        "must be one of power, binsearch, such as callbacks.batch_size_finder.mode=power"
+        "must be one of power, binsearch, such as callbacks.batch_size_finder.mode="
     ),
     **{
         f"callbacks=[batch_size_finder] strategy={name}": (

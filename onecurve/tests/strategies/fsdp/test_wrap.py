@@ -10,7 +10,6 @@ from torch import nn
 import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.fsdp.sharding import check_methods, check_wrap, find_units
-from onecurve.strategies.unsupported import reject_sparse
 
 
 class Block(nn.Module):
@@ -79,11 +78,3 @@ def test_so_are_unknown_methods() -> None:
     check_methods(Task(), ["forward"])
     with pytest.raises(UserError, match=r"forward_methods=\['encode'\]: no module of Task has"):
         check_methods(Task(), ["encode"])
-
-
-def test_sparse_gradients_are_rejected() -> None:
-    network = nn.Sequential(nn.Linear(2, 2))
-    reject_sparse(network, "fsdp")
-    network.append(nn.Embedding(2, 2, sparse=True))
-    with pytest.raises(UserError, match=r"1 has sparse gradients, .* use sparse=False"):
-        reject_sparse(network, "fsdp")

@@ -63,6 +63,15 @@ class ScalesByHand(ChangesByHand):
             gradient.div_(norm)
 
 
+class ClampsByHooks(Small):
+    """A schedule would call them for each micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for parameter in self.parameters():
+            parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+
+
 class SumsUpInPlace(Small):
     """Adds squares to a tensor of its own, which PyTorch leaves as it is by one without data."""
 
@@ -184,7 +193,7 @@ class GoesBack(Small):
 
 
 OWN = [WithOwnOptimizer, PreparesItsOptimizer]
-EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, GoesBack, *OWN]
+EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks, GoesBack, *OWN]
 
 
 def pipeline(**options: Any) -> onecurve.Pipeline:

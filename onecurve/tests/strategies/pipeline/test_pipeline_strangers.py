@@ -28,6 +28,18 @@ import onecurve
 from onecurve.errors import UserError
 
 
+class Beside(Small):
+    """Has layers and a parameter beside its network, before it and behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(6, 6)
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.net(self.enter(inputs)) * self.scale
+
+
 class TwoViews(Small):
     """Calls its network twice; the second time with what came of the first."""
 
@@ -301,7 +313,9 @@ class OfPairs(Small):
         return Pairs()
 
 
-STRANGERS = (*(ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),)
+STRANGERS = (
+    *(Beside, ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
+)
 LAYERS: dict[Any, dict[str, Any]] = {
     TwoViews: {"schedule": "gpipe"},
     OneActivation: {"schedule": ZBV},

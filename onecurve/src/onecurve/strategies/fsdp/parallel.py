@@ -2,12 +2,11 @@
 
 Exact: gathering full tensors and sharding them again loses nothing, on any mesh. Parameters without
 a dimension are not sharded.
-Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which need full parameters.
+Not for sparse gradients, LBFGS and Adafactor: PyTorch raises an error, of which a line is made.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,7 +38,6 @@ from ..unsupported import (
     reject_of_shards,
     reject_optimizers,
     reject_scalars,
-    reject_sparse,
 )
 from .sharding import (
     Sharding,
@@ -85,7 +83,6 @@ class ShardedParameters(Parallelism):
         ranks, sizes = setting.ranks, setting.ranks.sizes
         mesh = ranks.mesh["replicate", "shard"] if sizes.replicate > 1 else ranks.mesh["shard"]
         for part in parts:
-            reject_sparse(part.root, setting.name)
             if sizes.pipeline * sizes.context > 1:
                 reject_scalars(part.root, setting.name)
             Sharding(self.options).apply(part.root, mesh, setting.precision)
@@ -100,7 +97,7 @@ class ShardedParameters(Parallelism):
             backward=steps.backward,
             state=Shards(ranks.rank == 0),
             connected=steps.connected,
-            optimizers=partial(reject_optimizers, strategy=setting.name),
+            optimizers=reject_optimizers,
             moves=lambda tensor: not (self.offloads and isinstance(tensor, DTensor)),
         )
 
@@ -111,6 +108,8 @@ class ShardedSteps:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._units: list[Any] = []
+        # Units that are trained when the fit begins.
+        self._trained: set[Any] = set()
         # Units whose outputs FSDP2 did not find in the current step.
         self._unseen: set[Any] = set()
 
@@ -118,6 +117,7 @@ class ShardedSteps:
     def connected(self, task: LightningModule) -> Iterator[None]:
         """Replace calls of the network for the length of a fit or an evaluation."""
         self._units = _units(task)
+        self._trained = {unit for unit in self._units if unit is not task and _trains(unit)}
         # Between the forward and the backward pass, where gathered parameters have no gradients.
         self._zeroing_is_watched = is_overridden("optimizer_zero_grad", task) or any(
             is_overridden("on_before_zero_grad", each)
@@ -130,6 +130,8 @@ class ShardedSteps:
                 stack.enter_context(steps_as_forward(task))
             for unit in self._units:
                 stack.callback(unit.register_forward_hook(self._note_unseen).remove)
+            for unit in self._trained:
+                stack.callback(unit.register_forward_hook(self._free_frozen).remove)
             yield
 
     def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
@@ -158,6 +160,15 @@ class ShardedSteps:
             leaves = tree_leaves(output)
             if any(hasattr(leaf, "__dict__") and not isinstance(leaf, Tensor) for leaf in leaves):
                 self._unseen.add(unit)
+
+    def _free_frozen(self, unit: Any, *_: Any) -> None:
+        """Free a unit that a step has frozen for a while; a forward hook.
+
+        As Lightning's `toggle_optimizer`, or a GAN that freezes its critic. If the unit stayed
+        gathered, the step would unfreeze the copies, and what is sharded would stay frozen.
+        """
+        if not _trains(unit):
+            unit.reshard()
 
     def _backward_begins(self, _: Tensor) -> None:
         at_end_of_backward(self._reduce_late)
@@ -191,6 +202,10 @@ class Shards(State):
     def _gathered(self, state: dict[str, Any]) -> dict[str, Any]:
         gathered: dict[str, Any] = gather(state, self._keeps)
         return gathered
+
+
+def _trains(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _units(task: LightningModule) -> list[Any]:

@@ -37,7 +37,6 @@ from ..manual_backward import gradients_aside
 from .network import Network
 from .remote import NO_DATA
 
-UNUSED = "not have been used in the graph"  # as autograd.grad says of a remote parameter
 BUCKET_BYTES = 25 * 2**20
 
 
@@ -121,14 +120,10 @@ def explained(
     message, names = str(error), {frame.name for frame in extract_tb(error.__traceback__)}
     # PyTorch has no class of its own for it.
     lacks_data = isinstance(error, RuntimeError | TypeError) and NO_DATA.search(message)
-    if "deepcopy" in names and "cannot pickle" in message and "ProcessGroup" in message:
-        line = (
-            "a module is copied whose layers are a pipeline; make the copy in __init__, or use "
-            "strategy=ddp"
-        )
-    elif "_call_task" in names and (lacks_data or UNUSED in message):
+    is_in_step = "_call_task" in names
+    if lacks_data and is_in_step:
         return layers_used_outside_network(module, network)
-    elif lacks_data:
+    if lacks_data:
         at = [
             f"{each.tb_frame.f_code.co_name} "
             f"({Path(each.tb_frame.f_code.co_filename).name}:{each.tb_lineno})"
@@ -141,7 +136,7 @@ def explained(
             "self.trainer.strategy.full_parameters(self):` for weights, requires_grad alone to "
             "unfreeze, onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
         )
-    elif "_call_task" in names and any(map(sees_outputs, network.owner.modules())):
+    elif is_in_step and any(map(sees_outputs, network.owner.modules())):
         line = (
             f"a step of {type(module).__name__} fails ({in_short(error)}), and hooks of its layers "
             "(register_forward_hook) run on the rank that has the layer, for each micro-batch; let "
@@ -157,5 +152,5 @@ def layers_used_outside_network(module: LightningModule, network: Network) -> Us
     return UserError(
         f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters "
         f"or gradients, in another way than by calling {network.called}, and one rank holds them; "
-        "use weight_decay of the optimizer for a penalty, or strategy=ddp"
+        "use weight_decay of the optimizer for a penalty, copy modules in __init__, or strategy=ddp"
     )

@@ -5,6 +5,7 @@ interleaved 1F1B (Narayanan et al. 2021), zero bubble and ZBV (Qi et al. 2024), 
 https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from ...torch_versions import too_old
@@ -60,11 +61,10 @@ def idle_share(schedule: str, ranks: int, microbatches: int, stages: int) -> flo
     return (ranks - 1) / (steps + ranks - 1)
 
 
-def nearest(schedule: str, microbatches: int, num_ranks: int, most: int) -> int:
-    """The supported number of micro-batches that is nearest to a given one."""
-    candidates = range(1, max(most, num_ranks) + 1)
-    fitting = [number for number in candidates if takes(schedule, number, num_ranks)]
-    return min(fitting, key=lambda number: (abs(number - microbatches), -number))
+def nearest(schedule: str, wanted: int, num_ranks: int, numbers: Iterable[int]) -> int | None:
+    """The number of micro-batches nearest to the wanted one that a schedule supports, if any."""
+    fitting = [number for number in numbers if takes(schedule, number, num_ranks)]
+    return min(fitting, key=lambda number: (abs(number - wanted), -number), default=None)
 
 
 def split(
@@ -79,7 +79,7 @@ def split(
     """
     most = max(1, min(batch_size // least, 2 * microbatches))
     divisors = [number for number in range(1, most + 1) if batch_size % number == 0]
-    fitting = [number for number in divisors if takes(schedule, number, num_ranks)]
-    if not fitting:
-        return split("gpipe", microbatches, num_ranks, batch_size, least)
-    return schedule, min(fitting, key=lambda number: (abs(number - microbatches), -number))
+    count = nearest(schedule, microbatches, num_ranks, divisors)
+    return (
+        (schedule, count) if count else split("gpipe", microbatches, num_ranks, batch_size, least)
+    )

@@ -5,8 +5,7 @@ With several stages a rank it is still the largest stage that counts, not the ra
 stage is a step that the others wait for.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,19 +78,26 @@ class Partition(NamedTuple):
 def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
     """Partition a sequence of layers so that the most expensive stage is as cheap as possible.
 
-    Among the ways that reach this minimum it takes one with the smallest sum of squared stage
-    costs, the most even one. Dynamic programming over all ways, layers² × stages steps.
+    Among ways that reach this minimum it takes one with a small sum of squared stage costs, an even
+    one. Dynamic programming over all ways, layers² × stages steps.
 
     Returns:
         The number of layers of each stage, at least 1.
     """
-    smallest, _ = _cheapest(costs, num_stages, max)
-
-    def add_square(so_far: float, stage: float) -> float:
-        return so_far + stage * stage if stage <= smallest else math.inf
-
-    _, counts = _cheapest(costs, num_stages, add_square)
-    return counts
+    before = [0.0, *accumulate(costs)]
+    # For the first layers, by their number: the largest stage, the sum of squares, the counts.
+    best: dict[int, tuple[float, float, tuple[int, ...]]] = {0: (0.0, 0.0, ())}
+    for _ in range(num_stages):
+        best = {
+            stop: min(
+                (max(largest, cost), squares + cost * cost, (*counts, stop - start))
+                for start, (largest, squares, counts) in best.items()
+                if start < stop
+                for cost in [before[stop] - before[start]]
+            )
+            for stop in range(min(best) + 1, len(costs) + 1)
+        }
+    return list(best[len(costs)][2])
 
 
 def stages_of_rank(
@@ -105,32 +111,6 @@ def stages_of_rank(
 def _owners(num_ranks: int, stages_per_rank: int, v_shaped: bool) -> list[int]:
     up = range(num_ranks)
     return [*up, *reversed(up)] if v_shaped else [*up] * stages_per_rank
-
-
-def _cheapest(
-    costs: Sequence[float], num_stages: int, combine: Callable[[float, float], float]
-) -> tuple[float, list[int]]:
-    """The partition with the least total, to which `combine` adds the cost of each stage."""
-    before = [0.0, *accumulate(costs)]
-    # least[n]: the least total of the first n layers, in the stages so far.
-    least = [0.0] + [math.inf] * len(costs)
-    starts = []
-    for _ in range(num_stages):
-        found = [(math.inf, 0)] + [
-            min(
-                (combine(least[start], before[stop] - before[start]), start)
-                for start in range(stop)
-            )
-            for stop in range(1, len(costs) + 1)
-        ]
-        least = [total for total, _ in found]
-        starts.append([start for _, start in found])
-    counts = []
-    stop = len(costs)
-    for start_of in reversed(starts):
-        counts.append(stop - start_of[stop])
-        stop = start_of[stop]
-    return least[-1], counts[::-1]
 
 
 def _validated(given: Any, num_layers: int, num_stages: int) -> list[int]:

@@ -19,13 +19,18 @@ from ...compat.of_torch import (
     SKIP_META,
     DisableTorchFunctionSubclass,
     TorchDispatchMode,
+    is_in_place,
     tensor_leaves,
     tree_map_only,
 )
 from ..mesh.ranks import each_rank_has
 
-# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
-NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
+# What PyTorch says of a tensor without data: also if it is assigned to `data` of another, or given
+# to autograd.grad; and of a copy of a module that calls the stages.
+NO_DATA = re.compile(
+    r"\bmeta\b|incompatible tensor type|not have been used in the graph|pickle .*ProcessGroup",
+    re.IGNORECASE,
+)
 # What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
 WHERE: Any = [getattr(name, "__get__") for name in (Tensor.device, Tensor.is_meta)]  # noqa: B009
 DIVIDED = "_divided_by_a_pipeline"
@@ -40,14 +45,10 @@ class Remote(Tensor):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call a function; reject what would lose numbers of this tensor silently."""
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if func in WHERE and sys._getframe(1).f_globals["__name__"] in SKIP_META:
             raise RuntimeError("a tensor on the meta device would be skipped: no data")
-        changed = [args[:1] if _works_in_place(name) else None, kwargs.get("out")]
-        if not all(tensor.is_meta for tensor in tensor_leaves(changed)):
-            raise RuntimeError(f"{name} of a tensor on the meta device: no data")
-        with DisableTorchFunctionSubclass(), _NoDraws():  # type: ignore[no-untyped-call]
-            result = func(*args, **kwargs)
+        with DisableTorchFunctionSubclass(), _NothingLost():  # type: ignore[no-untyped-call]
+            result = func(*args, **(kwargs or {}))
         return tree_map_only(Tensor, _as_remote, result)
 
     def __deepcopy__(self, memo: Any) -> Tensor:
@@ -57,18 +58,19 @@ class Remote(Tensor):
         return copy(memo)  # type: ignore[no-any-return]
 
 
-class _NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _NothingLost(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Rejects draws for a tensor without data, and changes of another by it."""
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise RuntimeError("random numbers for a tensor on the meta device: no data")
-        return func(*args, **(kwargs or {}))
-
-
-def _works_in_place(name: str) -> bool:
-    """Whether a function has a name such as ``add_``, ``_foreach_add_`` or ``__iadd__``."""
-    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+        kwargs = kwargs or {}
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        changed = tensor_leaves([args[:1], kwargs.get("out")]) if is_in_place(func) else []
+        has_remote = any(tensor.is_meta for tensor in tensor_leaves([args, kwargs]))
+        if draws or (has_remote and not all(tensor.is_meta for tensor in changed)):
+            raise RuntimeError(f"{func} of a tensor on the meta device: no data")
+        return func(*args, **kwargs)
 
 
 def _as_remote(tensor: Tensor) -> Tensor:
