@@ -26,6 +26,12 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bake with the answers that are suggested, to be read."""
+    return bake(tmp_path_factory.mktemp("plain") / "out")
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 def test_github_and_devcontainer(tmp_path: Path, python: str) -> None:
     project = bake(tmp_path / "out", python=python, project_name='It\'s "mine"')
@@ -113,8 +119,8 @@ def test_before_setup_every_command_says_what_to_type(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out-cookiecutter", "out"]
 
 
-def test_make_alone_lists_every_command(tmp_path: Path) -> None:
-    for folder in (bake(tmp_path / "out"), TEMPLATE):
+def test_make_alone_lists_every_command(plain: Path) -> None:
+    for folder in (plain, TEMPLATE):
         phony = re.search(r"^\.PHONY: (.*)$", (folder / "Makefile").read_text(), re.MULTILINE)
         assert phony
         listed = re.findall(r"^  make ([\w-]+) +\S", make(folder).stdout, re.MULTILINE)
@@ -142,14 +148,13 @@ def test_lint_changes_nothing_and_format_does(tmp_path: Path) -> None:
     assert 'x = ["a"]' in ugly.read_text()
 
 
-def test_the_constraints_fit_the_floors_and_name_no_address(tmp_path: Path) -> None:
-    project = bake(tmp_path / "out")
-    text = (project / "constraints.txt").read_text()
+def test_the_constraints_fit_the_floors_and_name_no_address(plain: Path) -> None:
+    text = (plain / "constraints.txt").read_text()
     assert not re.search(r"://|--hash|--index|--find-links|@", text)
     for python in PYTHONS:
         pins = pinned(text, python)
         checked = set()
-        for folder in (project, LIBRARY):
+        for folder in (plain, LIBRARY):
             metadata = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
             optional = metadata["optional-dependencies"].values()
             floors = {}
@@ -195,10 +200,10 @@ def test_the_librarys_readme_names_its_floors_and_extras() -> None:
 
 
 @pytest.fixture(params=["project", "template"])
-def with_makefile(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+def with_makefile(request: pytest.FixtureRequest, plain: Path, tmp_path: Path) -> tuple[Path, str]:
     """A folder whose Makefile makes .venv, by a uv that installs nothing, and the target."""
     if request.param == "project":
-        return bake(tmp_path / "out"), "setup"
+        return shutil.copytree(plain, tmp_path / "out"), "setup"
     needed = ["Makefile", "pyproject.toml"]
     needed += [f"{PROJECT}/{n}" for n in ("pyproject.toml", "constraints.txt")]
     for name in [*needed, "onecurve/pyproject.toml"]:

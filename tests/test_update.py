@@ -18,7 +18,7 @@ OLD_LAYOUT = "21a90cb"  # the last commit whose projects hold the library, in en
 NEWER = {
     f"{PROJECT}/configs/optimizer/adam.yaml": ("lr: 1e-3", "lr: 2e-3"),
     f"{PROJECT}/configs/optimizer/rmsprop.yaml": ("lr: 1e-3", "lr: 2e-3"),
-    f"{PROJECT}/configs/scheduler/step.yaml": ("gamma: 0.1", "gamma: 0.2"),
+    f"{PROJECT}/configs/scheduler/cosine.yaml": ("warmup: 0.05", "warmup: 0.1"),
     f"{PROJECT}/configs/callbacks/ema.yaml": ("decay: 0.999", "decay: 0.99"),
     f"{PROJECT}/configs/train.yaml": ("mode: ", "# How it is compared.\nmode: "),
     f"{PROJECT}/Makefile": ("clean: ## remove", "clean: ## take away"),
@@ -114,10 +114,21 @@ def test_a_conflict_is_named_and_nothing_installed(
     assert ("lr: 3e-4" in ours, "lr: 5e-3" in theirs) == (True, True)
 
 
-def test_what_is_not_committed_is_left_alone(
+def test_the_library_from_a_clone_and_what_is_not_committed(
     template: Path, tmp_path: Path, programs: dict[str, str]
 ) -> None:
     project = baked(template, tmp_path / "out")
+    made_from = git(template, "rev-parse", "HEAD")
+    commit(template, "Newer")
+    (tmp_path / "programs/uv").write_text('#!/bin/sh\necho "uv $*"\n')
+    source = tmp_path / "a folder" / "source"
+    typed = ("library-source", f"VENV={BIN.parent}", f"SOURCE={source}")
+    for _ in range(2):
+        done = make(project, *typed, **programs)
+        assert done.returncode == 0, done.stderr
+        assert f"--no-deps --editable {source}/onecurve\n" in done.stdout
+        assert git(source, "rev-parse", "HEAD") == made_from
+
     differs = [str(BIN / "cruft"), "diff"]
     done = subprocess.run(differs, cwd=project, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("diff --git ")
@@ -175,19 +186,3 @@ def test_a_project_of_the_old_layout_moves_over_as_the_page_says(
     tried = ("train.py", "experiment=mine", "hydra.run.dir=runs/mine")
     python_in(project, *tried)
     assert (project / "runs/mine/metrics.json").is_file()
-
-
-def test_the_library_can_be_taken_from_a_clone_of_the_template(
-    template: Path, tmp_path: Path, programs: dict[str, str]
-) -> None:
-    project = baked(template, tmp_path / "out")
-    made_from = git(template, "rev-parse", "HEAD")
-    commit(template, "Newer")
-    (tmp_path / "programs/uv").write_text('#!/bin/sh\necho "uv $*"\n')
-    source = tmp_path / "a folder" / "source"
-    typed = ("library-source", f"VENV={BIN.parent}", f"SOURCE={source}")
-    for _ in range(2):
-        done = make(project, *typed, **programs)
-        assert done.returncode == 0, done.stderr
-        assert f"--no-deps --editable {source}/onecurve\n" in done.stdout
-        assert git(source, "rev-parse", "HEAD") == made_from

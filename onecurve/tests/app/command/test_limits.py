@@ -101,6 +101,8 @@ def test_a_constructor_validates_what_it_is_built_with() -> None:
         with pytest.raises(UserError) as caught:
             validated(KEY, {"_target_": "own.noise.GradientNoise", **options})
         assert str(caught.value) == line
+    given = validated(KEY, {"_target_": "own.noise.GradientNoise", "every": 1e3}, ("scale",))
+    assert given["every"] == 1000
     node = {"_target_": "own.noise.Annealed", "until": 1e3, "scale": 1}
     assert validated(KEY, node) == {**node, "until": 1000}
 

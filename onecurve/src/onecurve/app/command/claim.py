@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from omegaconf import DictConfig, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from ... import machine
 from ...errors import REFUSED, UserError, stop
 from ...launch.context import RunContext
 from ...launch.meeting import meet_ranks
+from ..run.interpolation import in_one_line
 from ..run.record import LockedDirectory, lock_directory
 from ..run.stored import overrides_of
 
@@ -27,7 +29,10 @@ def claim(config: DictConfig) -> RunContext:
     Raises:
         UserError: If it cannot be created, or is in use; see `record.lock_directory`.
     """
-    run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
+    try:
+        run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
+    except OmegaConfBaseException as error:
+        raise in_one_line(error, config) from None
     ranks = machine.ranks_around()
     context = RunContext(run_dir)
     if ranks is not None:

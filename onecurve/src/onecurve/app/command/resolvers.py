@@ -77,5 +77,5 @@ def register_resolvers() -> None:
     """Make the functions known to OmegaConf. Needed before a configuration is read."""
     functions = (numbered, call, project, keys_of, mode_of, job_directory, command_of)
     named = {function.__name__: function for function in functions}
-    for name, function in {**named, "len": len, "cwd": os.getcwd}.items():
+    for name, function in {**named, "len": len}.items():
         OmegaConf.register_new_resolver(name, function, replace=True)

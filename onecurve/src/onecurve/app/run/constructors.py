@@ -80,6 +80,7 @@ def _is_of_project(function: Callable[..., Any]) -> bool:
 
 def _default(name: str, default: Any, is_open: bool) -> Any:
     if default is not inspect.Parameter.empty:
+        default = list(default) if isinstance(default, tuple) else default
         return default if isinstance(default, (*PLAIN, list, dict)) else None
     return None if is_open or name in BY_THE_RUN else ...
 

@@ -3,7 +3,7 @@
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -78,7 +78,7 @@ def building(key: str) -> Iterator[None]:
 def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
     """Build what the configuration at `key` describes, which must be of the class that it needs."""
     with building(key):
-        part = instantiate(validated(key, node), **parts)
+        part = instantiate(validated(key, node, parts), **parts)
     if not isinstance(part, kind):
         raise UserError(
             f"{key}._target_={node['_target_']}: makes a {type(part).__name__}, and {key} must be "
@@ -101,11 +101,12 @@ def build_group(key: str, node: DictConfig | None, is_job: bool = False) -> list
     return [each for each in parts if not (is_job and isinstance(each, ModelSummary))]
 
 
-def validated(key: str, node: Any) -> Any:
+def validated(key: str, node: Any, parts: Container[str] = ()) -> Any:
     """A node of the configuration with its values as the model of each class converts them.
 
     That is the `Config` in a class, or the constructor of one of the project's. A class that does
-    not exist, and a value that its model rejects, are a UserError.
+    not exist, and a value that its model rejects, are a UserError. What is given beside the node is
+    in `parts`.
     """
     if OmegaConf.is_config(node):
         node = OmegaConf.to_container(node, resolve=True)
@@ -119,6 +120,8 @@ def validated(key: str, node: Any) -> Any:
         return node
     found = model.checked(node)
     for problem in found.problems:
+        if problem.kind == "missing" and problem.name in parts:
+            continue
         raise UserError(problem.line(key))
     return node | found.changed
 
@@ -238,7 +241,7 @@ def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
     `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
     """
     with building("task"):
-        validated("task", cfg.task)
+        validated("task", cfg.task, given)
         kind = get_class(cfg.task._target_)
         takes = parts_taken(kind)
     parts = dict(given)

@@ -13,10 +13,12 @@ from .interpolation import resolved
 
 STORED, TEXTS = "stored_config", "stored_texts"
 """Keys of a rank's configuration: what is stored of it, and texts by the values they stand for."""
-SECRETS = {"password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey"}
-# `key` and `token` have other meanings, too: the word before them tells.
-BEFORE_KEY = {"", "access", "account", "api", "auth", "encryption", "license", "private", "secret"}
-BEFORE_OTHER_TOKEN = {"bos", "cls", "end", "eos", "mask", "pad", "sep", "start", "stop", "unk"}
+SECRET = re.compile(
+    r"(passw(or)?d|passphrase|secret|credentials?|token|"
+    r"(^|\.|(access|account|api|auth|encryption|license|private|secret)_?)key)$",
+    re.IGNORECASE,
+)
+OF_A_TEXT = re.compile(r"(bos|cls|end|eos|mask|pad|sep|start|stop|unk)_token$", re.IGNORECASE)
 # Shorter values are looked for only as the full text: they may be part of any word.
 SHORTEST_PART = 8
 
@@ -66,15 +68,10 @@ def typed_secrets(overrides: list[str]) -> str | None:
 
 def is_secret(key: str, value: str) -> bool:
     """Whether a key is named like a secret, such as "data.api_key", and its value may be one."""
-    if value in ("", "null", "true", "false"):
+    if value in ("", "null", "true", "false") or OF_A_TEXT.search(key):
         return False
-    words = re.findall(r"[a-z]+", re.sub("([A-Z])", r"_\1", key.rpartition(".")[2]).lower())
-    *before, last = ["", *words]
-    if last in SECRETS or value.isdecimal():
-        return last in SECRETS
-    if last == "key":
-        return before[-1] in BEFORE_KEY
-    return last == "token" and before[-1] not in BEFORE_OTHER_TOKEN
+    is_number = value.isdecimal() and key.lower().endswith(("key", "token"))
+    return SECRET.search(key) is not None and not is_number
 
 
 def _without(texts: Mapping[str, str], raw: Any, plain: Any) -> Any:
