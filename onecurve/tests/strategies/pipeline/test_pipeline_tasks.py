@@ -371,7 +371,7 @@ def said_in(module: type[Small]) -> str:
 
 
 def test_a_batch_that_cannot_be_told_from_a_table_passes_in_one_piece() -> None:
-    said = warm_ranks.run("test_pipeline_strangers.said_in", (OfTables,), processes=2)
+    said = warm_ranks.run("test_pipeline_tasks.said_in", (OfTables,), processes=2)
     assert said.count("the blocks in blocks get a tensor of 8 rows that is perhaps not of the") == 1
 
 

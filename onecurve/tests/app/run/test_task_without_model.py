@@ -69,10 +69,10 @@ class OwnNetwork(NoArguments):
 
 
 FILES = {
-    "data/rows": "# A table.\n_target_: test_own_network.Rows\nbatch_size: 16\n",
-    "task/own": "# Makes its network.\n_target_: test_own_network.OwnNetwork\nwidth: 8\n",
-    "task/bare": "# Makes all.\n_target_: test_own_network.NoArguments\n",
-    "task/wide": "# Reads.\n_target_: test_own_network.OwnNetwork\nwidth: ${model.hidden[0]}\n",
+    "data/rows": "# A table.\n_target_: test_task_without_model.Rows\nbatch_size: 16\n",
+    "task/own": "# Makes its network.\n_target_: test_task_without_model.OwnNetwork\nwidth: 8\n",
+    "task/bare": "# Makes all.\n_target_: test_task_without_model.NoArguments\n",
+    "task/wide": "# Reads.\n_target_: test_task_without_model.OwnNetwork\nwidth: ${model.hidden[0]}\n",
 }
 SHORT = (
     *("data=rows", "monitor=val/loss", "mode=min", "trainer.max_epochs=1", "logger=csv"),

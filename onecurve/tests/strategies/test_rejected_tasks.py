@@ -111,7 +111,7 @@ LINES: dict[str, Any] = {
     "alone": (
         CallsAlone,
         "fsdp",
-        "strategy.timeout_seconds for another rank in on_train_epoch_end (test_tasks_of_others.py:",
+        "strategy.timeout_seconds for another rank in on_train_epoch_end (test_rejected_tasks.py:",
         {},
     ),
     "sometimes": (
@@ -168,7 +168,7 @@ def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str
 
 
 def test_a_line_is_said_once() -> None:
-    run = partial(warm_ranks.run, "test_tasks_of_others.said_in_fit", processes=2)
+    run = partial(warm_ranks.run, "test_rejected_tasks.said_in_fit", processes=2)
     for name in ("ddp", "fsdp"):
         line = f"strategy={name}: model.0.shift of Centred became different ones on each rank"
         assert run((Centred, None, name)).count(line) == 1
