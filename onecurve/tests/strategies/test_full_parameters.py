@@ -26,15 +26,6 @@ def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
     trainer.fit(task(), DataLoader(Samples(), 8), loaders()[1])
 
 
-class Initialized(Stranger):
-    """Initializes one layer after the other with what skips tensors without data."""
-
-    def on_train_start(self) -> None:
-        for parameter in self.parameters():
-            if parameter.ndim > 1:
-                nn.init.trunc_normal_(parameter)
-
-
 class OfRows(Stranger):
     """Changes rows of what is sharded without the context."""
 
@@ -98,16 +89,6 @@ def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line
     with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
         expected = after(MadeEarly, *((what, "plain") for what, _ in each))
     torch.testing.assert_close(found, expected, rtol=0, atol=ROUNDING)
-
-
-def test_a_weight_that_another_rank_has_is_named_where_it_is_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.undo()  # ranks that fail are not to be warm
-    with pytest.raises(UserError) as rejected:
-        onecurve.launch(fit, Initialized, onecurve.Pipeline(timeout_seconds=8), devices=2)
-    assert "on_train_start (test_full_parameters.py:" in str(rejected.value)
-    assert "\n" not in str(rejected.value)
 
 
 CHANGES = [

@@ -68,11 +68,12 @@ class OwnNetwork(NoArguments):
         return self.build_optimizer(self.parameters())
 
 
+OWN = "_target_: test_task_without_model.OwnNetwork\n"
 FILES = {
     "data/rows": "# A table.\n_target_: test_task_without_model.Rows\nbatch_size: 16\n",
-    "task/own": "# Makes its network.\n_target_: test_task_without_model.OwnNetwork\nwidth: 8\n",
+    "task/own": f"# Makes its network.\n{OWN}width: 8\n",
     "task/bare": "# Makes all.\n_target_: test_task_without_model.NoArguments\n",
-    "task/wide": "# Reads.\n_target_: test_task_without_model.OwnNetwork\nwidth: ${model.hidden[0]}\n",
+    "task/wide": f"# Reads.\n{OWN}width: ${{model.hidden[0]}}\n",
 }
 SHORT = (
     *("data=rows", "monitor=val/loss", "mode=min", "trainer.max_epochs=1", "logger=csv"),
