@@ -9,7 +9,7 @@ import torch
 import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import BasePredictionWriter, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from several_fits import Small, data, quiet_trainer
@@ -221,20 +221,6 @@ def losses_in_hooks(strategy: Any) -> list[float]:
 def test_hooks_get_the_losses_of_accumulated_batches_unscaled() -> None:
     """Of three batches, of which the last is a step of its own."""
     assert losses_in_hooks(onecurve.Single()) == losses_in_hooks("auto")
-
-
-def losses_logged(**options: Any) -> list[dict[str, float]]:
-    torch.manual_seed(0)
-    logged = Logged()
-    trainer = quiet_trainer(onecurve.Single(), logger=logged, log_every_n_steps=1, **options)
-    trainer.fit(Small(), data())
-    return logged.lines
-
-
-def test_a_schedule_of_accumulation_logs_what_accumulated_batches_log() -> None:
-    schedule = GradientAccumulationScheduler({0: 2})
-    expected = losses_logged(accumulate_grad_batches=2, max_epochs=1)
-    assert losses_logged(callbacks=[schedule], max_epochs=1) == expected
 
 
 class LogsErrors(Small):

@@ -226,6 +226,18 @@ def several() -> list[DataLoader[Any]]:
     return [validation(), DataLoader(pairs(5), 4), DataLoader(Stream(7), 3)]
 
 
+def full_batches() -> DataLoader[Any]:
+    """Of a data set that takes the indices of a batch at once."""
+    samples = pairs()
+    return DataLoader(samples, None, sampler=BatchSampler(RandomSampler(samples), 5, False))
+
+
+def full_batches_and_others() -> dict[str, DataLoader[Any]]:
+    """Of a data set whose items are batches, in an order that is drawn; and a usual loader."""
+    batches: Any = list(DataLoader(pairs(20), 4))
+    return {"a": DataLoader(batches, None, shuffle=True), "b": DataLoader(pairs(12), 4)}
+
+
 class Pair(NamedTuple):
     inputs: Tensor
     targets: Tensor

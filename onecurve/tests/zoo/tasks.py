@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MeanSquaredError
 
+from onecurve import chunked_cross_entropy
 from onecurve.optim.optimizers import build_optimizer
 
 WIDTH = 6
@@ -219,15 +220,6 @@ class OfDictionaries(WithoutValidation):
         return ({"x": batch["x"]},), batch["more"][0]
 
 
-class CallsByName(Plain):
-    """Calls its network, and not itself."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(self.net(batch[0]), batch[1])
-        self.log("train/loss", loss)
-        return loss
-
-
 class Unused(Plain):
     """A layer that no step uses."""
 
@@ -285,14 +277,6 @@ class ValidatesSometimes(Plain):
         super().validation_step(batch, batch_idx)
 
 
-class Penalized(Plain):
-    """A second term, on the weights."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        penalty = sum(parameter.square().sum() for parameter in self.parameters())
-        return super().training_step(batch, batch_idx) + 0.01 * penalty
-
-
 class NestedTargets(Plain):
     """Targets in a tree of containers."""
 
@@ -320,6 +304,46 @@ class PaddedWeighed(Padded):
         inputs, targets = batch
         counted = int(self.weight(targets))
         self.log("val/loss", self.loss(self(inputs), targets), batch_size=counted)
+
+
+class PassesTargets(nn.Linear):
+    """Passes targets on beside what it computes."""
+
+    def forward(self, given: Any) -> Any:  # type: ignore[override]
+        inputs, *targets = given if isinstance(given, tuple) else (given,)
+        outputs = super().forward(inputs).tanh()
+        return (outputs, *targets) if targets else outputs
+
+
+class HeadByChunks(nn.Linear):
+    """Logits; or, given targets, losses."""
+
+    def forward(self, given: Any) -> Tensor:  # type: ignore[override]
+        if not isinstance(given, tuple):
+            return super().forward(given)
+        return chunked_cross_entropy(given[0], self.weight, given[1], 4, self.bias)
+
+
+class ByChunks(Plain):
+    """The outputs for training are losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [PassesTargets(4, WIDTH), PassesTargets(WIDTH, WIDTH), HeadByChunks(WIDTH, 2)]
+        self.net = nn.Sequential(*layers)
+
+    def prepare(self, batch: Any) -> Any:
+        return (batch[0], batch[1].argmax(1)), batch[1].argmax(1)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.net(inputs if len(inputs) > 1 else inputs[0])
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return outputs.mean()
+
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        inputs, targets = self.prepare(batch)
+        return inputs, targets
 
 
 class ClassWeightedSaid(ClassWeighted):
@@ -451,6 +475,26 @@ class Normalized(Plain):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class NormalizedInAllWays(Normalized, LogsEpochs):
+    """With BatchNorm of all kinds; logs means over epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[3] = nn.BatchNorm1d(WIDTH, momentum=None, affine=False)  # type: ignore[arg-type]
+        self.net[5] = nn.BatchNorm1d(WIDTH, track_running_stats=False)
+
+
+class CallsOnOneRank(Callback):
+    """Calls the network, in training mode, where only rank 0 does."""
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+        if trainer.world_size > 1 and trainer.is_global_zero:
+            kept = {name: each.clone() for name, each in module.named_buffers()}
+            module(torch.zeros(5, 4, dtype=module.dtype))
+            for name, each in module.named_buffers():
+                each.copy_(kept[name])
 
 
 class Dropped(Plain):
