@@ -100,7 +100,7 @@ def dictionaries() -> DataLoader[Any]:
 class Nested(Augmented):
     def __getitem__(self, index: int) -> Any:
         inputs, targets = self.pairs[index]
-        return inputs, {"sum": targets[0], "more": (targets[1],)}
+        return inputs, {"sum": targets[0], "more": (targets[1],), "name": str(index)}
 
 
 def nested() -> DataLoader[Any]:

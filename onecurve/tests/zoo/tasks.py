@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, MeanSquaredError
+from torchmetrics import AUROC, MeanMetric, MeanSquaredError
 
 from onecurve import chunked_cross_entropy
 from onecurve.optim.optimizers import build_optimizer
@@ -170,18 +170,52 @@ class TwoLoaders(Plain):
 
 
 class Measured(Plain):
-    """Metrics of each of several validation loaders."""
+    """Metrics of each of several validation loaders, one of which keeps outputs and integers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.errors = nn.ModuleList([MeanSquaredError().set_dtype(torch.float64) for _ in range(3)])
+        self.areas = nn.ModuleList([AUROC("binary").set_dtype(torch.float64) for _ in range(3)])
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
         outputs, metric = self(inputs), self.errors[dataloader_idx]
         metric.update(outputs, targets)
+        self.areas[dataloader_idx](outputs[:, 0].sigmoid(), (targets[:, 0] > 0).long())
+        self.log("val/area", self.areas[dataloader_idx])
         self.log("val/error", metric)
         self.log("val/loss", self.loss(outputs, targets), batch_size=len(targets))
+
+
+class LogsInHooks(Plain):
+    """Logs what its steps have returned, by step as well where that is asked for."""
+
+    def __init__(self, by_step: bool = True) -> None:
+        super().__init__()
+        self.by_step = by_step
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        return self.loss(self(inputs), targets)
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return self.training_step(batch, batch_idx)
+
+    def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
+        self.log("train/loss", outputs["loss"], on_step=self.by_step, on_epoch=True)
+
+    def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
+        self.log("val/loss", outputs, on_step=self.by_step, on_epoch=True)
+
+
+class LogsToo(Callback):
+    """The same."""
+
+    def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
+        self.log("train", outputs["loss"], on_step=True, on_epoch=True)
+
+    def on_validation_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
+        self.log_dict({"val": outputs})
 
 
 class OfSequences(WithoutValidation):
