@@ -324,6 +324,17 @@ OF_STEPS = {
     "DDP without views of buckets, whose graph is static": Case(
         settings={"ddp": {"static_graph": True, "gradient_as_bucket_view": False}}, under=("ddp",)
     ),
+    "weights whose gradients are one tensor, a view, or of several uses": Case(
+        tasks.SharesGradients,
+        settings={"pipeline": {"schedule": "interleaved_zero_bubble"}},
+        under=OTHERS,
+    ),
+    "the same, a sample in each micro-batch": Case(
+        tasks.SharesGradients,
+        partial(data.plain, 8),
+        settings={"pipeline, split backward": {"microbatches": 8}},
+        under=("pipeline, split backward",),
+    ),
     "tied weights, and a parameter of the task": Case(
         tasks.Tied,
         cells={

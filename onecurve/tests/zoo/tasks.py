@@ -558,3 +558,64 @@ class Tied(Plain):
 
     def forward(self, inputs: Tensor) -> Any:
         return super().forward(inputs) * self.scale
+
+
+class SumsWeights(nn.Module):
+    """Pairs of weights whose gradients are one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (
+            nn.Parameter(torch.eye(WIDTH)),
+            nn.Parameter(torch.ones(WIDTH, WIDTH) / WIDTH),
+        )
+        self.c, self.d = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ (self.a + self.b) + (self.c + self.d)
+
+
+class LikeItsInput(nn.Module):
+    """A weight whose gradient is that of its input, where a micro-batch is one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1, WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.shift
+
+
+class Spread(nn.Module):
+    """A weight whose gradient is one number in many places, and one whose gradient is a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.matrix = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.eye(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.matrix.t() + self.bias.sum()
+
+
+class UsesItsWeightTwice(nn.Module):
+    """A weight that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs @ self.weight).tanh() @ self.weight + self.weight.sum()
+
+
+class SharesGradients(Plain):
+    """Has each such layer in the middle of the network and at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (SumsWeights, LikeItsInput, Spread, UsesItsWeightTwice)
+        layers = [nn.Linear(4, WIDTH), *(kind() for kind in kinds * 2)]
+        self.net = nn.Sequential(*layers, nn.Tanh(), nn.Linear(WIDTH, 2))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
