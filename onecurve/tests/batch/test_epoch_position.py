@@ -9,7 +9,7 @@ import pytest
 import warm_ranks
 from lightning.pytorch import Callback, Trainer, seed_everything
 from several_fits import quiet_trainer
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+from torch.utils.data import DataLoader
 from zoo import data, tasks
 from zoo.train import LIGHTNING, Record
 
@@ -61,21 +61,6 @@ def stateful() -> DataLoader[Any]:
     return DataLoader(data.StatefulEpochs(), 4)
 
 
-def whole_batches() -> DataLoader[Any]:
-    pairs = data.pairs()
-    return DataLoader(pairs, None, sampler=BatchSampler(RandomSampler(pairs), 5, False))
-
-
-def whole_batches_beside_others() -> dict[str, DataLoader[Any]]:
-    return {"a": whole_rows(), "b": DataLoader(data.pairs(), 4, shuffle=True)}
-
-
-def whole_rows() -> DataLoader[Any]:
-    """A data set of full batches, in an order that is drawn."""
-    batches = list(DataLoader(data.pairs(), 5))
-    return DataLoader(batches, None, shuffle=True)  # type: ignore[arg-type]
-
-
 def torchdatas(workers: int) -> Any:
     loader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     return loader(data.StatefulEpochs(), 4, num_workers=workers)
@@ -87,8 +72,6 @@ def with_persistent_workers() -> DataLoader[Any]:
 
 # Others resume in the table of tests/parity.
 DATA: dict[str, tuple[Made, Any]] = {
-    "whole batches": (whole_batches, tasks.Plain),
-    "whole batches beside others": (whole_batches_beside_others, tasks.TwoLoaders),
     "torchdata": (partial(torchdatas, 0), tasks.Plain),
     "torchdata with workers": (partial(torchdatas, 2), tasks.Plain),
 }
@@ -107,20 +90,6 @@ def test_a_resumed_run_trains_on_the_rest_of_the_epoch(
     whole = losses(*DATA[name], save=file)
     assert losses(*DATA[name], resume=file) == whole[2:]
     assert "resume:" not in capsys.readouterr().out
-
-
-def by_ranks(file: Path) -> tuple[list[float], list[float]]:
-    """What a fit of two ranks loses, and one that goes on inside its first epoch."""
-    made = partial(losses, *DATA["whole batches"], strategy=onecurve.DDP, devices=2)
-    return made(save=file), made(resume=file)
-
-
-def test_ranks_share_batches_of_a_data_set_and_resume_with_the_rest(tmp_path: Path) -> None:
-    whole, rest = warm_ranks.run(
-        "test_epoch_position.by_ranks", (tmp_path / "inside.ckpt",), processes=2
-    )
-    assert rest == whole[2:]
-    assert whole == pytest.approx(losses(*DATA["whole batches"]), rel=1e-11)
 
 
 @pytest.mark.parametrize("name", LATER)

@@ -8,14 +8,13 @@ import pytest
 import torch
 import warm_ranks
 from conftest import ROUNDING
-from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import BasePredictionWriter, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from several_fits import Small, data, quiet_trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics import AUROC, MeanSquaredError
+from torch.utils.data import DataLoader
+from torchmetrics import MeanSquaredError
 
 import onecurve
 
@@ -151,92 +150,6 @@ def test_what_is_logged_is_what_a_plain_trainer_logs() -> None:
             assert line == pytest.approx(other, rel=ROUNDING)
 
 
-class LogsInHooks(Small):
-    """What its steps have returned."""
-
-    def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return self.loss(self(batch[0]), batch[1])
-
-    def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("own/train", outputs["loss"], on_step=True, on_epoch=True)
-
-    def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("own/val", outputs, on_step=True, on_epoch=True)
-
-
-class LogsToo(Callback):
-    def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
-        self.log("train", outputs["loss"], on_step=True, on_epoch=True)
-
-    def on_validation_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
-        self.log_dict({"val": outputs})
-
-
-def logged_in_hooks(strategy: Any, devices: int) -> list[dict[str, float]]:
-    """With batches of 4 and 3, or of 4 and 1."""
-    torch.manual_seed(0)
-    logged = Logged()
-    options: dict[str, Any] = {"logger": logged, "log_every_n_steps": 1, "max_epochs": 2}
-    trainer = quiet_trainer(strategy(), devices, callbacks=[LogsToo()], **options)
-    targets = torch.randn(7, 2, generator=torch.Generator().manual_seed(0)).double()
-    sets = [TensorDataset(torch.stack(rows(size)), targets[:size]) for size in (7, 5)]
-    trainer.fit(LogsInHooks().double(), *(DataLoader(each, batch_size=4) for each in sets))
-    return [line for line in logged.lines if line.keys() != {"epoch"}]
-
-
-@pytest.mark.compares
-def test_hooks_log_what_those_of_a_plain_trainer_log() -> None:
-    plain = logged_in_hooks(lambda: "auto", 1)
-    ranks = in_two_ranks("logged_in_hooks", onecurve.DDP, 2)
-    assert len(ranks) == len(plain)
-    for line, other in zip(ranks, plain, strict=True):
-        assert line == pytest.approx(other, rel=ROUNDING)
-
-
-class Counts(Callback):
-    """The mean over ranks of the losses that hooks get."""
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-
-    def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
-        self.losses.append(float(trainer.strategy.reduce(outputs["loss"], reduce_op="mean")))
-
-
-class Stays(Small):
-    """Has the same loss in each epoch."""
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.0)
-
-
-def losses_in_hooks(strategy: Any) -> list[float]:
-    torch.manual_seed(0)
-    counts = Counts()
-    options: dict[str, Any] = {"accumulate_grad_batches": 2, "max_epochs": 1}
-    quiet_trainer(strategy, callbacks=[counts], **options).fit(Stays(), data())
-    return counts.losses
-
-
-def test_hooks_get_the_losses_of_accumulated_batches_unscaled() -> None:
-    """Of three batches, of which the last is a step of its own."""
-    assert losses_in_hooks(onecurve.Single()) == losses_in_hooks("auto")
-
-
-def losses_logged(**options: Any) -> list[dict[str, float]]:
-    torch.manual_seed(0)
-    logged = Logged()
-    trainer = quiet_trainer(onecurve.Single(), logger=logged, log_every_n_steps=1, **options)
-    trainer.fit(Small(), data())
-    return logged.lines
-
-
-def test_a_schedule_of_accumulation_logs_what_accumulated_batches_log() -> None:
-    schedule = GradientAccumulationScheduler({0: 2})
-    expected = losses_logged(accumulate_grad_batches=2, max_epochs=1)
-    assert losses_logged(callbacks=[schedule], max_epochs=1) == expected
-
-
 class LogsErrors(Small):
     """Of a metric whose state is a vector of one number."""
 
@@ -258,54 +171,6 @@ def logged_error(strategy: Any, devices: int) -> Tensor:
 
 def test_a_metric_of_a_step_is_a_number() -> None:
     assert in_two_ranks("logged_error", onecurve.DDP, 2).ndim == 0
-
-
-class Scores(Small):
-    """With a metric that keeps outputs and integers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.area = AUROC("binary")
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.area(self(batch)[:, 0].sigmoid(), (batch[:, 0] > 0).long())
-        self.log("area", self.area)
-
-
-def area(strategy: Any, devices: int) -> float:
-    torch.manual_seed(0)
-    trainer = quiet_trainer(strategy(), devices)
-    loader = DataLoader(rows(9), batch_size=1)  # type: ignore[arg-type]
-    return float(trainer.test(Scores().double(), loader, verbose=False)[0]["area"])
-
-
-@pytest.mark.compares
-def test_a_rank_without_any_sample_gathers_metrics_with_the_others() -> None:
-    plain = area(lambda: "auto", 1)
-    assert in_two_ranks("area", onecurve.DDP, 2) == pytest.approx(plain, rel=1e-6)
-
-
-class Gathers(Small):
-    """All rows of each batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[Tensor] = []
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.rows.append(self.trainer.strategy.all_samples(batch))  # type: ignore[attr-defined]
-
-
-def gathered() -> list[Tensor]:
-    task = Gathers()
-    loader = DataLoader(rows(9), batch_size=4)  # type: ignore[arg-type]
-    quiet_trainer(onecurve.DDP(), 2).test(task, loader, verbose=False)
-    return task.rows
-
-
-def test_rows_of_another_rank_are_not_gathered_twice() -> None:
-    """In a batch of one row, which both ranks compute."""
-    assert torch.equal(torch.cat(in_two_ranks("gathered")), torch.stack(rows(9)))
 
 
 class Written(BasePredictionWriter):

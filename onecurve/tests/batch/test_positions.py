@@ -1,14 +1,13 @@
 """Wherever a checkpoint is written, the run that resumes from it is the rest of one run."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks import EarlyStopping
 from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -151,27 +150,6 @@ def test_a_run_that_was_stopped_trains_on_as_one_that_was_not(
     rest = fitted(file, val_check_interval=interval)[:-1]  # early stopping counts the validation
     assert rest == whole[-len(rest) - 1 : -1]
     assert rest[0][:3] == ("train", 1, batch + 1)
-
-
-def test_a_run_that_a_timer_stops_trains_on_as_one_that_none_stopped(tmp_path: Path) -> None:
-    class Saved(L.Callback):
-        def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
-            trainer.save_checkpoint(tmp_path / "stopped.ckpt")
-
-    class Ends(Timer):
-        def time_elapsed(self, *_: Any) -> float:
-            return float(2 * self.trainer.global_step)
-
-        def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-            self.trainer = trainer
-
-        def on_fit_start(self, *_: Any) -> None:
-            pass
-
-    whole = fitted()
-    stopped = fitted(None, Ends(timedelta(seconds=1)), Saved())
-    assert [each[0] for each in stopped] == ["begins", "train", "val", "val", "ends", "waited"]
-    assert fitted(tmp_path / "stopped.ckpt")[:-1] == whole[2:-1]
 
 
 @pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from conftest import EPOCH, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback
+from others import CriticFirst, Samples
 from processes import Command, in_terminal
-from several_fits import data, quiet_trainer
-from zoo.gan import Gan
+from several_fits import quiet_trainer
+from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.callbacks.progress import progress
@@ -30,7 +31,7 @@ def test_a_step_is_a_batch_to_a_task_of_two_optimizers(
     lines: Any = progress(refresh_rate=1, seconds_between_lines=0)
     options = {"max_epochs": 2, "max_steps": max_steps, "callbacks": [lines]}
     trainer = quiet_trainer(onecurve.Single(), enable_progress_bar=True, **options)
-    trainer.fit(Gan(), data())
+    trainer.fit(CriticFirst().double(), DataLoader(Samples(), 10))
     shown = dict.fromkeys(re.findall(r"step (\S+)", capsys.readouterr().out))
     assert list(shown) == [f"{step}/{batches}" for step in range(1, batches + 1)]
 

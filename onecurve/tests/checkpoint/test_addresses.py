@@ -60,22 +60,6 @@ def test_a_killed_run_continues_elsewhere(
     assert {file.name for file in (bucket / "mine").iterdir()} == {"best.ckpt", "last.ckpt"}
 
 
-@pytest.mark.compares
-def test_a_run_resumes_in_place_from_its_address(
-    trained: Cli, cli: Cli, start: Start, tmp_path: Path, bucket: Path
-) -> None:
-    to = f"{DIRPATH}=local://{bucket}/mine"
-    start(*TINY, *SHORT, to, *dying(EPOCH + 6)).communicate(120)
-    (run,) = run_directories(tmp_path)
-    on = cli("train.py", "resume=last", "~callbacks.die")
-    assert on.status == 0, on.err
-    assert "from last.ckpt" in on.out
-    for name in ("train/loss", "val/loss"):
-        theirs, ours = (column(each, name) for each in (trained(*SHORT).run, run))
-        assert len(theirs) == len(ours)
-        assert largest_difference(theirs, ours) <= ROUNDING
-
-
 def test_the_best_at_an_address_is_tested_evaluated_and_begun_from(
     train: Cli, cli: Cli, tmp_path: Path, bucket: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Sequence
 from csv import DictReader
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import EPOCH, FLOAT64, TINY, Cli, Outcome, column
+from conftest import EPOCH, FLOAT64, TINY, Cli, column
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
@@ -229,65 +227,6 @@ def test_every_sample_of_an_epoch_is_seen_once_whatever_the_world_size(
     assert counts == {str(number): 1 for number in range(500)}
 
 
-def stopped(tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None) -> Outcome:
-    """Start a run, send a signal to a rank or to the command, and wait for its end."""
-    process = Command(
-        tmp_path, "train.py", *RANDOM, f"strategy={strategy}",
-        *[override for override in TINY if not override.startswith("callbacks=")],
-        "callbacks=[checkpoint,progress]", "trainer.max_epochs=400",
-    )  # fmt: skip
-    process.wait_for_line("epoch 1/")
-    target = process.pid
-    if rank is not None:
-        target = pid_of_rank(tmp_path, rank)
-    os.kill(target, sent)
-    out, err = process.communicate(timeout=60)
-    return Outcome(process.wait(0), out, err, list(tmp_path.glob("runs/*/*")))
-
-
-def pid_of_rank(folder: Path, rank: int) -> int:
-    """The process that has the rank's log open."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                files = [os.readlink(link) for link in (process / "fd").iterdir()]
-            except OSError:
-                continue
-            if any(f.startswith(str(folder)) and f.endswith(f"rank_{rank}.log") for f in files):
-                return int(process.name)
-        time.sleep(0.2)
-    raise TimeoutError("no such rank")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "sent", "rank"),
-    [
-        ("single", signal.SIGTERM, None),
-        ("ddp", signal.SIGTERM, 1),
-        pytest.param("pipeline", signal.SIGUSR1, 0, marks=pytest.mark.long),
-    ],
-)
-def test_a_signal_to_any_rank_ends_in_one_checkpoint(
-    warm: Cli, tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None
-) -> None:
-    outcome = stopped(tmp_path, strategy, sent, rank)
-    assert outcome.status == 128 + sent, outcome.err
-    (line,) = outcome.err.splitlines()
-    assert line.startswith(f"stopped by {sent.name} after step ")
-    assert "resume=last" in line
-    step = int(line.split("after step ")[1].split(",")[0])
-    checkpoint = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)
-    assert checkpoint["global_step"] == step
-    more = f"trainer.max_epochs={step // EPOCH + 2}"
-    warm("train.py", "resume=last", more, "callbacks=[checkpoint]")
-    with (outcome.run / "metrics.csv").open(newline="") as file:
-        steps = Counter(row["step"] for row in DictReader(file) if row["train/loss"])
-    assert set(steps.values()) == {1}
-    assert len(steps) == EPOCH * (step // EPOCH + 2)
-
-
 SGD = (
     "model=mlp", "data.image_size=8", "data.batch_size=256", "logger=csv", "test=false", FLOAT64,
     "callbacks=[checkpoint,early_stopping]", "callbacks.early_stopping.patience=3",
@@ -371,14 +310,3 @@ def test_what_could_not_be_resumed_with_is_not_kept(
     assert cli("train.py", f"resume={run}", *mistake).status in (1, 2)
     assert (run / ".hydra/overrides.yaml").read_bytes() == kept
     assert cli("train.py", f"resume={run}", "trainer.max_epochs=2").status == 0
-
-
-@pytest.mark.parametrize("steps", [EPOCH + 4, pytest.param(2 * EPOCH, marks=pytest.mark.long)])
-def test_more_steps_go_on_as_one_run(train: Cli, trained: Cli, steps: int) -> None:
-    plain = ("callbacks=[checkpoint]", "scheduler=none", "test=false", FLOAT64)
-    options = (*TINY, *plain, "trainer.max_epochs=3")
-    stopped = train(*options, f"trainer.max_steps={steps}").run
-    last = stopped / "checkpoints" / "last.ckpt"
-    resumed = train(*options, f"trainer.max_steps={3 * EPOCH - 1}", f"resume={last}").run
-    found = column(stopped, "train/loss") + column(resumed, "train/loss")
-    assert found == column(trained(*options).run, "train/loss")[:-1]

@@ -24,6 +24,8 @@ SAVE = (
     "callbacks.checkpoint.every_n_epochs=null", "callbacks.checkpoint.monitor=null",
     "trainer.max_steps=3",
 )  # fmt: skip
+# Whose checkpoint is a folder of shards.
+SHARDED = ("fsdp(3)", "ddp(2)", "pipeline(3)")
 # One whose state is empty, for a saver and those that go on with it.
 WITHOUT_STATE = ("optimizer=sgd", "optimizer.momentum=0")
 
@@ -35,9 +37,12 @@ def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, trained: Cli, sa
     same = (*SAME, *(WITHOUT_STATE if saver == "fsdp(2)" else ()))
     whole = column(trained(*same, "strategy=single").run, "train/loss")
     assert len(whole) == 12
-    saved = train(*same, *RUNS[saver], *SAVE).run
+    form = "sharded" if saver in SHARDED else "file"
+    saved = train(*same, *RUNS[saver], *SAVE, f"checkpoint.format={form}").run
+    last = saved / "checkpoints/last.ckpt"
+    assert last.is_dir() == (form == "sharded")
     for resumer in resumers(saver):
-        rest = train(*same, *RUNS[resumer], f"resume={saved}/checkpoints/last.ckpt").run
+        rest = train(*same, *RUNS[resumer], f"resume={last}").run
         curve = column(saved, "train/loss") + column(rest, "train/loss")
         difference = largest_difference(whole, curve)
         assert difference <= ROUNDING, f"{saver} to {resumer}: {difference:.1e}"

@@ -154,28 +154,3 @@ def test_nodes_without_a_shared_disk_or_an_address_get_an_error(
     said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=1)
     assert "1 of 2 ranks have no access to" in said
     assert "callbacks.checkpoint.dirpath=s3://BUCKET/PATH" in said
-
-
-@pytest.mark.compares
-@pytest.mark.long
-@OWN_DISKS
-def test_other_nodes_resume_from_an_address(
-    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If only the object store is left of the earlier nodes."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    bucket = f"local://{tmp_path}/bucket"
-    # Of one that knows how long training lasts, half is not a half.
-    same = "scheduler=none"
-    to = f"callbacks.checkpoint.dirpath={bucket}"
-    typed = (same, "trainer.max_epochs=1", "test=false", to)
-    on_disks_of_their_own(start_by, monkeypatch, tmp_path / "before", *typed)
-    typed = (same, f"resume={bucket}")
-    _, (first, _) = on_disks_of_their_own(start_by, monkeypatch, tmp_path / "after", *typed)
-    (run,) = run_directories(first)
-    whole = trained(*TRAIN[len(TINY) :], same, "trainer.devices=2").run
-    losses = column(run, "train/loss")
-    assert losses
-    assert largest_difference(column(whole, "train/loss")[-len(losses) :], losses) <= ROUNDING
-    accuracy = "test/acc"
-    assert largest_difference(column(whole, accuracy), column(run, accuracy)) <= ROUNDING

@@ -1,32 +1,17 @@
 """Ranks that torchrun or srun has started are one run; contradicting settings are rejected."""
 
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, Cli, Refused
+from conftest import Cli, Refused
 from lightning.pytorch import Callback, Trainer
-from nodes import TRAIN, Start, StartBy, finish, free_port, has_the_curve_of_one_node, one_run
+from nodes import TRAIN, Start, finish, free_port, has_the_curve_of_one_node, one_run
 
 from onecurve.launch.context import Attempt, Members
 from onecurve.launch.meeting import agree
 from onecurve.machine import Ranks
-
-
-@pytest.mark.compares
-@pytest.mark.slow
-@pytest.mark.long  # test_srun has ranks that are there already, too
-def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2")
-    torchrun += ("--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test")
-    torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
-    command = (*torchrun, str(ROOT / "train.py"), *TRAIN)
-    agents = [start_by(*command) for _ in range(2)]
-    said = finish(*agents)
-    assert sum(out.count("Training finished") for out, _ in said) == 1
-    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
 
 
 class Slow(Callback):

@@ -45,16 +45,6 @@ def groups(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", ["single", "tensor"])
-def test_the_curve_is_that_of_the_default_kernels(train: Cli, trained: Cli, strategy: str) -> None:
-    plain = trained(*OURS, "+optimizer.fused=false").run
-    fused = train(*OURS, "+optimizer.fused=true", *ALL[strategy]).run
-    assert groups(fused)[0]["fused"] is True
-    difference = largest_difference(column(plain, "train/loss"), column(fused, "train/loss"))
-    assert difference <= ROUNDING
-
-
-@pytest.mark.compares
 @pytest.mark.parametrize(
     ("strategy", "before", "after"), [("single", "true", "false"), ("pipeline", "null", "true")]
 )

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import others
 from conftest import ZBV
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import EarlyStopping
-from zoo import data, gan, tasks
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
+from zoo import data, tasks
 
 import onecurve
 from onecurve.parity import result
@@ -165,6 +165,10 @@ OF_DATA = {
     ),
     "a stream without an end, with a state": Case(data=data.stateful_stream),
     "a stream of batches": Case(data=data.whole_batches, validation=data.whole_batches),
+    "a data set that makes full batches": Case(data=data.full_batches),
+    "a data set that makes full batches, and a loader": Case(
+        tasks.TwoLoaders, data.full_batches_and_others, cells=BY_GPIPE
+    ),
     "batches of no DataLoader": Case(
         data=partial(data.NoLoader, 9, 1, 11),
         cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
@@ -182,6 +186,11 @@ OF_STEPS = {
         trainer=ACCUMULATED,
         cells=cells(ALWAYS, differs(result.ACCUMULATED)),
     ),
+    "a schedule of accumulation": Case(
+        tasks.LogsEpochs,
+        partial(data.plain, 7),
+        trainer={"callbacks": [GradientAccumulationScheduler({0: 3})]},
+    ),
     "clipping by norm": Case(
         trainer={"gradient_clip_val": 0.1}, under=(*ALWAYS, *MESHES, *SCHEDULES)
     ),
@@ -189,6 +198,12 @@ OF_STEPS = {
         trainer={"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}
     ),
     "metrics, sums and extremes, logged while training": Case(tasks.MetricInTraining),
+    "what hooks of a task and of callbacks log": Case(
+        tasks.LogsInHooks, trainer={"callbacks": [tasks.LogsToo()]}
+    ),
+    "what hooks log, with accumulation": Case(
+        partial(tasks.LogsInHooks, by_step=False), partial(data.plain, 7), trainer=ACCUMULATED
+    ),
     "overfit_batches": Case(tasks.LogsEpochs, trainer={"overfit_batches": 2}),
     "a plateau that waits for a metric, and early stopping": Case(
         tasks.OnPlateau, trainer={"callbacks": [EarlyStopping("val/loss")]}
@@ -203,6 +218,7 @@ OF_STEPS = {
         tasks.ManyOptimizers,
         cells={"pipeline": rejected("calls one without what the one before has returned")},
     ),
+    "AdamW(fused=True)": Case(partial(tasks.Optimized, "AdamW")),
     "Adafactor": Case(partial(tasks.Optimized, "Adafactor"), cells=ONE_OPTIMIZER),
     "LBFGS": Case(
         partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
@@ -211,7 +227,6 @@ OF_STEPS = {
             "pipeline": rejected("LBFGS updates a parameter by the gradients of others"),
         },
     ),
-    "a GAN, with two optimizers": Case(gan.Gan, partial(data.plain, 9)),
     "a sum over samples": Case(
         tasks.Summed, cells={**cells(SHARES, differs(result.SUM)), "pipeline": OTHER_LOSS}
     ),
@@ -225,21 +240,12 @@ OF_STEPS = {
     "a mean over tokens without padding, said by `weight`": Case(
         tasks.PaddedWeighed, data.tokens, data.tokens
     ),
+    "cross entropy by chunks": Case(
+        tasks.ByChunks, settings=GPIPE, under=("single", "dp", *SHARES, "pipeline")
+    ),
     "negatives of the batch": Case(tasks.Contrastive, cells={**NO_MEAN, "pipeline": OTHER_LOSS}),
     "negatives of the batch, by `all_samples`": Case(
         tasks.ContrastiveOfAll, settings=GPIPE, under=(*ALWAYS, *MESHES[:2])
-    ),
-    "a penalty on the weights in the loss": Case(
-        tasks.Penalized,
-        cells={
-            "fsdp": rejected(SHARDED),
-            "tensor": rejected(SHARDED),
-            "pipeline": ANOTHER_WAY,
-        },
-    ),
-    "a network that is called by its name": Case(
-        tasks.CallsByName,
-        cells={"dp": announced("does not call self(inputs), so one device computes the full")},
     ),
     "a layer that no step uses": Case(
         tasks.Unused, cells={"ddp": SOME_PARAMETERS, "pipeline": ANOTHER_WAY}
@@ -271,10 +277,31 @@ OF_STEPS = {
         trainer={"sync_batchnorm": True},
         cells=cells(("dp", "pipeline"), differs(result.BATCHNORM)),
     ),
+    "the same, where some ranks have no sample of the last batch": Case(
+        tasks.NormalizedInAllWays,
+        partial(data.plain, 19),
+        trainer={"sync_batchnorm": True},
+        under=("ddp", "fsdp", "replicate x shard"),
+    ),
+    "the same, called by one rank alone": Case(
+        tasks.NormalizedInAllWays,
+        partial(data.plain, 8),
+        trainer={"sync_batchnorm": True, "callbacks": [tasks.CallsOnOneRank()]},
+        under=("ddp",),
+    ),
+    "the same, accumulated": Case(
+        tasks.NormalizedInAllWays,
+        partial(data.plain, 7),
+        trainer={"sync_batchnorm": True, **ACCUMULATED},
+        under=("ddp",),
+    ),
     "BatchNorm": Case(
         tasks.Normalized,
         partial(data.plain, 8),
-        cells=cells(("dp", *SHARES, "pipeline"), differs(result.BATCHNORM)),
+        cells={
+            "dp": Cell("differs", "will differ from strategy=Single(), as BatchNorm computes them"),
+            **cells((*SHARES, "pipeline"), differs(result.BATCHNORM)),
+        },
     ),
     "dropout": Case(
         tasks.Dropped,
@@ -296,6 +323,17 @@ OF_STEPS = {
     ),
     "DDP without views of buckets, whose graph is static": Case(
         settings={"ddp": {"static_graph": True, "gradient_as_bucket_view": False}}, under=("ddp",)
+    ),
+    "weights whose gradients are one tensor, a view, or of several uses": Case(
+        tasks.SharesGradients,
+        settings={"pipeline": {"schedule": "interleaved_zero_bubble"}},
+        under=OTHERS,
+    ),
+    "the same, a sample in each micro-batch": Case(
+        tasks.SharesGradients,
+        partial(data.plain, 8),
+        settings={"pipeline, split backward": {"microbatches": 8}},
+        under=("pipeline, split backward",),
     ),
     "tied weights, and a parameter of the task": Case(
         tasks.Tied,
@@ -340,7 +378,9 @@ OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank
 HOOKS = rejected("and 1 more have hooks (register_hook)")
 OF_OTHERS = {
     "a network that is called by its name, and no `forward`": other(
-        others.Stranger, under=(*OTHERS, *MESHES)
+        others.Stranger,
+        cells={"dp": announced("does not call self(inputs), so one device computes the full")},
+        under=(*ALWAYS, *MESHES),
     ),
     "a batch as keywords, and a dictionary of loss and logits": other(others.ByKeyword),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
@@ -353,9 +393,7 @@ OF_OTHERS = {
     "layers that are frozen in a step": other(
         others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
     ),
-    "weights that are bounded in a step": other(others.BoundsInItsStep),
     "a penalty on a parameter of the task itself": other(others.PenaltyOnItsOwn),
-    "manual optimization, zeroed by the module": other(others.ZeroesByItself),
     "manual optimization, `loss.backward()`": other(
         others.BackwardByHand,
         cells=cells(
@@ -385,9 +423,8 @@ OF_OTHERS = {
         others.ClipsItself, under=(*OTHERS, *MESHES)
     ),
     "two networks by turns, an optimizer each": other(
-        others.Adversaries, under=(*OTHERS, "shard x tensor")
+        others.CriticFirst, under=(*OTHERS, "shard x tensor")
     ),
-    "two networks by turns, the critic first": other(others.CriticFirst),
     "a part that is frozen for a while in a step": other(
         others.FrozenForAWhile, cells={"ddp": rejected("used only some of the parameters")}
     ),
@@ -499,7 +536,6 @@ OF_OTHERS = {
         others.LogsAWeight,
         cells={**SHARDED_TASK, "pipeline": rejected("gets a number of weights or gradients that")},
     ),
-    "weights as arrays of NumPy": other(others.ReadsNumbers, cells={**SHARDED_TASK, **OF_ANOTHER}),
     "histograms of weights": other(others.DrawsHistograms, cells={**SHARDED_TASK, **OF_ANOTHER}),
     "weights that get other memory": other(
         others.SetsWeights, cells={"ddp": differs(result.GRADIENTS), **SHARDED_TASK}

@@ -240,17 +240,6 @@ class FreezesInItsStep(Stranger):
         return super().training_step(batch, batch_idx)
 
 
-class BoundsInItsStep(Stranger):
-    @torch.no_grad()
-    def bound(self) -> None:
-        for parameter in self.parameters():
-            parameter.clamp_(-0.1, 0.1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.bound()
-        return super().training_step(batch, batch_idx)
-
-
 class PenaltyOnItsOwn(Scaled):
     """On what is in none of its parts."""
 
@@ -270,16 +259,6 @@ class ByHand(Scaled):
         optimizer.zero_grad()
         loss = super().training_step(batch, batch_idx)
         self.manual_backward(loss)
-        optimizer.step()
-
-
-class ZeroesByItself(ByHand):
-    """By the method of the module, instead of the optimizer's."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.zero_grad()
-        self.manual_backward(Scaled.training_step(self, batch, batch_idx))
-        optimizer: Any = self.optimizers()
         optimizer.step()
 
 
@@ -847,12 +826,6 @@ def one_block() -> nn.Module:
 class LogsAWeight(Stranger):
     def on_train_epoch_end(self) -> None:
         self.log("size", self.model[0].weight.detach().abs().mean())  # type: ignore[index, union-attr]
-
-
-class ReadsNumbers(Stranger):
-    def on_train_epoch_end(self) -> None:
-        for parameter in self.parameters():
-            parameter.detach().numpy()
 
 
 class DrawsHistograms(Stranger):

@@ -17,6 +17,7 @@ def is_quick(column: str, row: str) -> bool:
     case, turns = CASES[row], [*CASES].index(row)
     columns = [name for name in case.under if name in ALWAYS[1:]]
     told = [name for name in columns if name in case.cells]
+    columns = columns or [*case.under]
     return column == (told[0] if told else columns[turns % len(columns)])
 
 

@@ -1,5 +1,6 @@
 """Activation checkpointing and torch.compile: the results stay the same."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ from conftest import (
 )
 from lightning.pytorch import LightningModule
 from sequences import transformer
+from several_fits import Case, fits, fits_in_ranks
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
+from zoo import data, tasks
+from zoo.train import LIGHTNING
 
+import onecurve
 from onecurve.app.config.commands import has_compiler
+from onecurve.machine import unchanged_environment
 from onecurve.strategies.ac_compile import apply_ac_and_compile
 
 # 97 samples: three batches of 32, and one of a single sample.
@@ -97,6 +103,20 @@ def test_layers_are_recomputed_with_the_same_dropout_masks() -> None:
         else:
             assert also > 1.2 * flops
             assert size < everything / 4
+
+
+@pytest.mark.compares
+def test_synchronized_statistics_of_recomputed_layers_are_those_of_one_process() -> None:
+    options = {"data": partial(data.plain, 8), "sync_batchnorm": True}
+    settings: Any = {"activation_checkpointing": "full"}
+    case: Case = (tasks.NormalizedInAllWays, onecurve.DDP(**settings), options)
+    found = fits_in_ranks({"": case})[""]
+    with unchanged_environment(LIGHTNING):
+        single = fits({"": (case[0], onecurve.Single(**settings), {**options, "devices": 1})})[""]
+    assert not isinstance(found, str)
+    assert not isinstance(single, str)
+    for name, curve in single.items():
+        assert largest_difference(found[name], curve) <= ROUNDING
 
 
 def test_the_former_value_true_means_full(train: Cli) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from several_fits import Small, quiet_trainer
 from several_fits import data as small_data
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
@@ -43,34 +43,3 @@ class Number(Small):
 def test_a_scalar_output_is_rejected() -> None:
     with pytest.raises(UserError, match="forward returned a number for the whole batch; return"):
         quiet_trainer(onecurve.DP(), 2, max_steps=1).fit(Number(), small_data())
-
-
-class Counts(Small):
-    """Keeps the mean of its outputs, of the full batch, and counts calls of `forward`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("center", torch.zeros(()))
-        self.register_buffer("calls", torch.zeros(()))
-        self.norm = nn.BatchNorm1d(2)
-
-    def forward(self, *args: Any) -> Any:
-        self.calls += 1
-        return self.norm(super().forward(*args))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        self.center.copy_(loss.detach())  # type: ignore[operator]
-        return loss
-
-
-def test_buffers_that_differ_are_those_that_a_part_changes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    quiet_trainer(onecurve.DP(), 2, max_steps=1).fit(Counts(), small_data())
-    statistics, calls = (
-        line for line in capsys.readouterr().err.splitlines() if "will differ" in line
-    )
-    assert "norm.running_mean, norm.running_var, norm.num_batches_tracked will" in statistics
-    assert "will differ from strategy=Single(), as BatchNorm computes them" in statistics
-    assert "strategy=dp: calls will differ from strategy=Single(), as forward" in calls

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import Cli
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import LambdaCallback
-from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch import Callback
 
 from onecurve.batch.random import draw_from
-from onecurve.compat.of_lightning import empty_hooks_skipped
 
 WAS_ON: list[bool] = []
 PROFILERS: list[str] = []
@@ -81,14 +78,3 @@ def test_seeds_of_random_streams_have_not_changed(coordinates: tuple[int, ...]) 
         random.seed(before)
         np.random.seed(before % 2**32)
         assert drawn == (random.random(), np.random.random())
-
-
-def test_an_empty_hook_of_a_step_is_not_called() -> None:
-    ended: list[int] = []
-    own, given = Watch(), LambdaCallback(on_train_batch_end=lambda *_: ended.append(1))
-    WAS_ON.clear()
-    with empty_hooks_skipped([own, given]):
-        Trainer(max_steps=3, barebones=True, callbacks=[own, given]).fit(BoringModel())
-        assert {callback.on_train_batch_start for callback in (own, given)} == {None}
-    assert len(WAS_ON) == len(ended) == 3
-    assert own.on_train_batch_start is not None

@@ -100,7 +100,7 @@ def dictionaries() -> DataLoader[Any]:
 class Nested(Augmented):
     def __getitem__(self, index: int) -> Any:
         inputs, targets = self.pairs[index]
-        return inputs, {"sum": targets[0], "more": (targets[1],)}
+        return inputs, {"sum": targets[0], "more": (targets[1],), "name": str(index)}
 
 
 def nested() -> DataLoader[Any]:
@@ -224,6 +224,18 @@ def whole_batches() -> DataLoader[Any]:
 def several() -> list[DataLoader[Any]]:
     """For validation: another size, and one of unknown length whose last batch is too small."""
     return [validation(), DataLoader(pairs(5), 4), DataLoader(Stream(7), 3)]
+
+
+def full_batches() -> DataLoader[Any]:
+    """Of a data set that takes the indices of a batch at once."""
+    samples = pairs()
+    return DataLoader(samples, None, sampler=BatchSampler(RandomSampler(samples), 5, False))
+
+
+def full_batches_and_others() -> dict[str, DataLoader[Any]]:
+    """Of a data set whose items are batches, in an order that is drawn; and a usual loader."""
+    batches: Any = list(DataLoader(pairs(20), 4))
+    return {"a": DataLoader(batches, None, shuffle=True), "b": DataLoader(pairs(12), 4)}
 
 
 class Pair(NamedTuple):

@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, MeanSquaredError
+from torchmetrics import AUROC, MeanMetric, MeanSquaredError
 
+from onecurve import chunked_cross_entropy
 from onecurve.optim.optimizers import build_optimizer
 
 WIDTH = 6
@@ -169,18 +170,52 @@ class TwoLoaders(Plain):
 
 
 class Measured(Plain):
-    """Metrics of each of several validation loaders."""
+    """Metrics of each of several validation loaders, one of which keeps outputs and integers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.errors = nn.ModuleList([MeanSquaredError().set_dtype(torch.float64) for _ in range(3)])
+        self.areas = nn.ModuleList([AUROC("binary").set_dtype(torch.float64) for _ in range(3)])
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
         outputs, metric = self(inputs), self.errors[dataloader_idx]
         metric.update(outputs, targets)
+        self.areas[dataloader_idx](outputs[:, 0].sigmoid(), (targets[:, 0] > 0).long())
+        self.log("val/area", self.areas[dataloader_idx])
         self.log("val/error", metric)
         self.log("val/loss", self.loss(outputs, targets), batch_size=len(targets))
+
+
+class LogsInHooks(Plain):
+    """Logs what its steps have returned, by step as well where that is asked for."""
+
+    def __init__(self, by_step: bool = True) -> None:
+        super().__init__()
+        self.by_step = by_step
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        return self.loss(self(inputs), targets)
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return self.training_step(batch, batch_idx)
+
+    def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
+        self.log("train/loss", outputs["loss"], on_step=self.by_step, on_epoch=True)
+
+    def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
+        self.log("val/loss", outputs, on_step=self.by_step, on_epoch=True)
+
+
+class LogsToo(Callback):
+    """The same."""
+
+    def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
+        self.log("train", outputs["loss"], on_step=True, on_epoch=True)
+
+    def on_validation_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
+        self.log_dict({"val": outputs})
 
 
 class OfSequences(WithoutValidation):
@@ -217,15 +252,6 @@ class OfDictionaries(WithoutValidation):
 
     def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         return ({"x": batch["x"]},), batch["more"][0]
-
-
-class CallsByName(Plain):
-    """Calls its network, and not itself."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(self.net(batch[0]), batch[1])
-        self.log("train/loss", loss)
-        return loss
 
 
 class Unused(Plain):
@@ -285,14 +311,6 @@ class ValidatesSometimes(Plain):
         super().validation_step(batch, batch_idx)
 
 
-class Penalized(Plain):
-    """A second term, on the weights."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        penalty = sum(parameter.square().sum() for parameter in self.parameters())
-        return super().training_step(batch, batch_idx) + 0.01 * penalty
-
-
 class NestedTargets(Plain):
     """Targets in a tree of containers."""
 
@@ -320,6 +338,46 @@ class PaddedWeighed(Padded):
         inputs, targets = batch
         counted = int(self.weight(targets))
         self.log("val/loss", self.loss(self(inputs), targets), batch_size=counted)
+
+
+class PassesTargets(nn.Linear):
+    """Passes targets on beside what it computes."""
+
+    def forward(self, given: Any) -> Any:  # type: ignore[override]
+        inputs, *targets = given if isinstance(given, tuple) else (given,)
+        outputs = super().forward(inputs).tanh()
+        return (outputs, *targets) if targets else outputs
+
+
+class HeadByChunks(nn.Linear):
+    """Logits; or, given targets, losses."""
+
+    def forward(self, given: Any) -> Tensor:  # type: ignore[override]
+        if not isinstance(given, tuple):
+            return super().forward(given)
+        return chunked_cross_entropy(given[0], self.weight, given[1], 4, self.bias)
+
+
+class ByChunks(Plain):
+    """The outputs for training are losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [PassesTargets(4, WIDTH), PassesTargets(WIDTH, WIDTH), HeadByChunks(WIDTH, 2)]
+        self.net = nn.Sequential(*layers)
+
+    def prepare(self, batch: Any) -> Any:
+        return (batch[0], batch[1].argmax(1)), batch[1].argmax(1)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.net(inputs if len(inputs) > 1 else inputs[0])
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return outputs.mean()
+
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        inputs, targets = self.prepare(batch)
+        return inputs, targets
 
 
 class ClassWeightedSaid(ClassWeighted):
@@ -453,6 +511,26 @@ class Normalized(Plain):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
+class NormalizedInAllWays(Normalized, LogsEpochs):
+    """With BatchNorm of all kinds; logs means over epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[3] = nn.BatchNorm1d(WIDTH, momentum=None, affine=False)  # type: ignore[arg-type]
+        self.net[5] = nn.BatchNorm1d(WIDTH, track_running_stats=False)
+
+
+class CallsOnOneRank(Callback):
+    """Calls the network, in training mode, where only rank 0 does."""
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+        if trainer.world_size > 1 and trainer.is_global_zero:
+            kept = {name: each.clone() for name, each in module.named_buffers()}
+            module(torch.zeros(5, 4, dtype=module.dtype))
+            for name, each in module.named_buffers():
+                each.copy_(kept[name])
+
+
 class Dropped(Plain):
     def __init__(self) -> None:
         super().__init__()
@@ -480,3 +558,64 @@ class Tied(Plain):
 
     def forward(self, inputs: Tensor) -> Any:
         return super().forward(inputs) * self.scale
+
+
+class SumsWeights(nn.Module):
+    """Pairs of weights whose gradients are one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (
+            nn.Parameter(torch.eye(WIDTH)),
+            nn.Parameter(torch.ones(WIDTH, WIDTH) / WIDTH),
+        )
+        self.c, self.d = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ (self.a + self.b) + (self.c + self.d)
+
+
+class LikeItsInput(nn.Module):
+    """A weight whose gradient is that of its input, where a micro-batch is one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1, WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.shift
+
+
+class Spread(nn.Module):
+    """A weight whose gradient is one number in many places, and one whose gradient is a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.matrix = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.eye(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.matrix.t() + self.bias.sum()
+
+
+class UsesItsWeightTwice(nn.Module):
+    """A weight that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs @ self.weight).tanh() @ self.weight + self.weight.sum()
+
+
+class SharesGradients(Plain):
+    """Has each such layer in the middle of the network and at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (SumsWeights, LikeItsInput, Spread, UsesItsWeightTwice)
+        layers = [nn.Linear(4, WIDTH), *(kind() for kind in kinds * 2)]
+        self.net = nn.Sequential(*layers, nn.Tanh(), nn.Linear(WIDTH, 2))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)

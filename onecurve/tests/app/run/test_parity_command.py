@@ -111,30 +111,16 @@ class Coarse(Plain):
         return super().loss(outputs.float(), targets.float())
 
 
-class LogsCoarsely(Plain):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        self.log("positive", (batch[1] > 0).float().mean())
-        return super().training_step(batch, batch_idx)
-
-
-class HasOther(Plain):
-    """Beside its network, which trains alike, a buffer that does not."""
+class HasCenter(Plain):
+    """Beside its network, which trains alike, a buffer that moves by a rank's own samples."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("largest", torch.zeros(()))
+        self.register_buffer("center", torch.zeros(()))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        self.largest.add_(batch[0].abs().max())
+        self.center.add_(1.0 + 1e-5 * batch[0].mean())
         return super().training_step(batch, batch_idx)
-
-
-class HasCenter(HasOther):
-    """A buffer that moves slowly, by the mean of a rank's own share."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        self.largest.add_(1.0 + 1e-5 * batch[0].mean())
-        return Plain.training_step(self, batch, batch_idx)
 
 
 class Queue(Plain):
@@ -270,17 +256,14 @@ APART = {
     result.SUM + ", about": (SumsOfNormalized, loaders, "ddp"),
     result.RATES: (RatedByDevices, loaders, "ddp"),
     result.DIGITS: (Coarse, loaders, "ddp"),
-    result.DIGITS + ", of what is logged": (LogsCoarsely, fives, "ddp"),
     result.DIGITS + ", of a loss that is logged": (LogsItsLossCoarsely, fives, "ddp"),
     result.DRAWS + ", which are small": (ShakesItsGradients, loaders, "ddp"),
     result.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
     result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
     result.SAMPLES: (Plain, noisy, "ddp"),
     result.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
-    result.KEPT: (Queue, loaders, "ddp"),
     result.KEPT + ", logged before": (LogsItsQueue, loaders, "ddp"),
     result.KEPT + ", and drawn": (Codebook, loaders, "ddp"),
-    result.KEPT + ", in a buffer": (HasOther, loaders, "ddp"),
     result.KEPT + ", in a buffer that hardly differs": (HasCenter, fives, "fsdp"),
     result.DRAWS + ", in validation": (NoisyValidation, loaders, "ddp"),
 }

@@ -153,17 +153,6 @@ def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: C
     assert "-0.01" in grid.out
 
 
-@pytest.mark.long
-def test_two_fits_in_a_sweep_over_strategies(write: Write, cli: Cli) -> None:
-    write(TWO_FITS, "run.record(fits=2)", "print('ended on', again.global_rank)")
-    outcome = cli("train.py", "-m", *TINY, FLOAT64, "strategy=ddp,pipeline", "test=false")
-    records = [json.loads((run / "metrics.json").read_text()) for run in outcome.runs]
-    assert [record["fits"] for record in records] == [2, 2]
-    assert differ(*(column(run, "train/loss") for run in outcome.runs)) < ROUNDING
-    for run in outcome.runs:
-        assert "ended on 1" in (run / "logs" / "rank_1.log").read_text()
-
-
 @each_strategy
 def test_an_error_between_fit_and_test_or_an_exit(strategy: str, write: Write, cli: Cli) -> None:
     write(TRAINER, FIT, "[][0]", TEST)

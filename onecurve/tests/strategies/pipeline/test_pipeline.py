@@ -11,7 +11,6 @@ from small.task import Classification
 from torch import Tensor, nn
 
 import onecurve.strategies.pipeline.limits as limits
-import onecurve.strategies.pipeline.schedule as schedules
 
 
 class ParameterOutside(Classification):
@@ -53,16 +52,6 @@ def test_a_split_is_one_that_the_schedule_takes() -> None:
     assert limits.split("1f1b", 4, 2, 50) == ("1f1b", 5)
     assert limits.split("1f1b", 4, 2, 64) == ("1f1b", 4)
     assert limits.split("1f1b", 4, 2, 47) == ("gpipe", 1)
-
-
-def test_targets_are_cut_whatever_they_are() -> None:
-    targets = {"label": torch.arange(6), "boxes": (torch.arange(12).view(6, 2), list("abcdef"))}
-    parts = schedules.split_targets(targets, 3, 6)
-    assert parts[1]["label"].tolist() == [2, 3]
-    assert parts[2]["boxes"][0].tolist() == [[8, 9], [10, 11]]
-    assert parts[0]["boxes"][1] == ["a", "b"]
-    collated = schedules.split_targets([torch.arange(6), [torch.arange(6)]], 3, 6)
-    assert [collated[1][0].tolist(), collated[1][1][0].tolist()] == [[2, 3], [2, 3]]
 
 
 @pytest.mark.slow

@@ -1,26 +1,20 @@
 """strategy=pipeline: hooks, optimizers, `all_gather` see what is of the whole, or are refused."""
 
-from contextlib import redirect_stderr
 from copy import deepcopy
 from functools import partial
-from io import StringIO
 from typing import Any
 
 import pytest
 import torch
-import warm_ranks
-from conftest import ROUNDING, Shared
+from conftest import Shared
 from several_fits import (
     Case,
     OptimizesByHand,
     Small,
     assert_equal,
     assert_rejected,
-    data,
-    fits,
     fits_alone,
     fits_in_ranks,
-    quiet_trainer,
 )
 from torch import Tensor
 from torch.optim import Optimizer
@@ -63,15 +57,6 @@ class ScalesByHand(ChangesByHand):
             gradient.div_(norm)
 
 
-class ClampsByHooks(Small):
-    """A schedule would call them for each micro-batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for parameter in self.parameters():
-            parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
-
-
 class SumsUpInPlace(Small):
     """Adds squares to a tensor of its own, which PyTorch leaves as it is by one without data."""
 
@@ -81,15 +66,6 @@ class SumsUpInPlace(Small):
             assert parameter.grad is not None
             total += parameter.grad.square().sum()
         self.log("norm", total.sqrt())
-
-
-class ReadsAtTheEnd(Small):
-    """Reads gradients in a hook in which those of the batch before are there still."""
-
-    def on_train_epoch_end(self) -> None:
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                float(parameter.grad.norm())
 
 
 class WithTeacher(Small):
@@ -104,59 +80,30 @@ class WithTeacher(Small):
             mean.data = weight.data
 
 
-class Own(Optimizer):
-    """Steps as optimizers outside of torch.optim do, with an attribute of its own."""
+class Prepared(Optimizer):
+    """Has the state of its parameters before its first step."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 1e-3})
-        self.decay = 0.9
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["sum"] = torch.zeros_like(weight)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         with torch.enable_grad():
             loss = closure()
-        for group in self.param_groups:
-            self.change(group, group["params"])
+        for weight in self.param_groups[0]["params"]:
+            weight.sub_(1e-3 * self.state[weight]["sum"].add_(weight.grad))
         return loss
 
 
-class Signs(Own):
-    """Updates each parameter by itself, as Lion does."""
-
-    def change(self, group: Any, weights: list[Tensor]) -> None:
-        for weight in weights:
-            mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
-            mean.mul_(self.decay).add_(weight.grad)
-            weight.sub_(group["lr"] * mean.sign())
-
-
-class Prepared(Own):
-    """Has the state of its parameters before its first step."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params)
-        for weight in self.param_groups[0]["params"]:
-            self.state[weight]["sum"] = torch.zeros_like(weight)
-
-    def change(self, group: Any, weights: Any) -> None:
-        for weight in weights:
-            weight.sub_(group["lr"] * self.state[weight]["sum"].add_(weight.grad))
-
-
-class WithOwnOptimizer(Small):
-    kind: Any = Signs
-
+class PreparesItsOptimizer(Small):
     def configure_optimizers(self) -> Any:
-        return self.kind(self.parameters())
-
-
-class PreparesItsOptimizer(WithOwnOptimizer):
-    kind = Prepared
+        return Prepared(self.parameters())
 
 
 REFUSED: dict[Any, str] = {
     SumsUpInPlace: "on_before_optimizer_step (test_pipeline_hooks.py:",
-    ReadsAtTheEnd: "on_train_epoch_end (test_pipeline_hooks.py:",
     WithTeacher: "for an average of weights",
     ScalesByHand: "a step of ScalesByHand uses layers, or their parameters or gradients",
 }
@@ -192,8 +139,7 @@ class GoesBack(Small):
         self.load_state_dict(self.first)
 
 
-OWN = [WithOwnOptimizer, PreparesItsOptimizer]
-EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks, GoesBack, *OWN]
+EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, GoesBack, PreparesItsOptimizer]
 
 
 def pipeline(**options: Any) -> onecurve.Pipeline:
@@ -226,18 +172,6 @@ def test_what_asks_the_strategy_gets_the_whole(outcomes: Any, single: Any, modul
     assert_equal(outcomes[module.__name__], single[module.__name__], epochs=2)
 
 
-def said_in(module: type[Small]) -> str:
-    with redirect_stderr(StringIO()) as said:
-        fits({"": (module, pipeline(), {"max_epochs": 1})})
-    return said.getvalue()
-
-
-@pytest.mark.parametrize("module", OWN)
-def test_a_line_tells_of_an_optimizer_outside_of_torch(module: Any) -> None:
-    said = warm_ranks.run("test_pipeline_hooks.said_in", (module,), processes=2)
-    assert said.count("is not one of torch.optim, and each rank runs it on its own layers") == 1
-
-
 @pytest.mark.compares
 @pytest.mark.slow
 def test_replicas_have_averaged_before_a_hook_looks(single: Any) -> None:
@@ -245,30 +179,3 @@ def test_replicas_have_averaged_before_a_hook_looks(single: Any) -> None:
     case: Case = (AsksTheStrategy, pipeline(replicas=2), {"devices": 4})
     found = fits_in_ranks({"": case}, processes=4)[""]
     assert_equal(found, single["AsksTheStrategy"], epochs=2)
-
-
-class Tested(Small):
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("test", self.loss(self(batch[0]), batch[1]))
-
-
-def trained_by_several_trainers(strategies: list[Any], devices: int) -> list[float]:
-    """The losses of a task after each fit, which all but the first strategy evaluate."""
-    torch.manual_seed(0)
-    double: dict[str, Any] = {"precision": "64-true", "max_epochs": 1}
-    task, first = Tested(), quiet_trainer(strategies[0], devices, **double)
-    found = []
-    for strategy in strategies[1:]:
-        first.fit(task, data())
-        first.fit_loop.max_epochs = (first.fit_loop.max_epochs or 0) + 1
-        other = quiet_trainer(strategy, devices, **double)
-        found += [other.test(task, data(), verbose=False)[0]["test"]]
-    return found
-
-
-@pytest.mark.compares
-def test_a_trained_task_may_be_given_to_other_trainers() -> None:
-    alone = trained_by_several_trainers(["auto"] * 3, 1)
-    strategies = [pipeline(), pipeline(), onecurve.DDP()]
-    name = "test_pipeline_hooks.trained_by_several_trainers"
-    assert warm_ranks.run(name, (strategies, 2), processes=2) == pytest.approx(alone, rel=ROUNDING)

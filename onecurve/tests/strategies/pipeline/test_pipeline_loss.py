@@ -14,13 +14,6 @@ import onecurve
 from onecurve.errors import UserError
 
 
-class AnnealedByEpoch(Small):
-    """Weighs its loss differently from the second epoch on."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) * 0.5**self.current_epoch
-
-
 class Sloped(Small):
     """Asks for a gradient in its step."""
 
@@ -40,15 +33,6 @@ class MixedUp(Small):
             return super().training_step(batch, batch_idx)
         outputs = self(0.7 * inputs + 0.3 * inputs.flip(0))
         return 0.7 * self.loss(outputs, targets) + 0.3 * self.loss(outputs, targets.flip(0))
-
-
-class SecondTerm(Small):
-    """Adds a term of its outputs, but not yet in the first step."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        outputs = self(batch[0])
-        penalty = 1e-3 * min(self.global_step, 1) * outputs.square().mean()
-        return self.loss(outputs, batch[1]) + penalty
 
 
 class OtherTargets(Small):
@@ -106,9 +90,7 @@ class Steps(Callback):
 
 WRONG = {
     Sloped: "computes a gradient of its network's outputs",
-    AnnealedByEpoch: "in step 3, ",
     MixedUp: "in step 1, ",
-    SecondTerm: "in step 1, ",
     OtherTargets: "in step 2, ",
     Tiny: "in step 1, ",
 }

@@ -15,6 +15,7 @@ from conftest import ROUNDING, Shared
 from lightning.pytorch import LightningModule, Trainer
 from others import (
     WIDTH,
+    AddsNoise,
     Centred,
     Gathers,
     Normalized,
@@ -22,8 +23,8 @@ from others import (
     OwnLoader,
     Samples,
     Stranger,
-    Unfreezes,
     loaders,
+    pair,
     reduced,
 )
 from several_fits import Case, SavesAtEnd, fits, fits_in_ranks, quiet_trainer
@@ -57,6 +58,20 @@ class CallsSometimes(Stranger):
         return super().training_step(batch, batch_idx)
 
 
+class PenalizesNormalized(Normalized):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs = batch["inputs"].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self(inputs).sum(), inputs, create_graph=True)
+        return slope.square().mean() + super().training_step(batch, batch_idx)
+
+
+class Drops(Stranger):
+    """Its network has dropout."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: nn.Sequential(pair(), nn.Dropout(0.1)))
+
+
 class LoadsItself(Stranger):
     """Makes its loader once the ranks exist."""
 
@@ -79,6 +94,12 @@ LINES: dict[str, Any] = {
         "strategy=ddp: BatchNorm cannot compute statistics of one sample",
         {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True}
         | {"limit_train_batches": 1.0},
+    ),
+    "second derivatives": (
+        PenalizesNormalized,
+        "ddp",
+        "the loss has second derivatives through BatchNorm",
+        {"sync_batchnorm": True},
     ),
     "synchronized by PyTorch's own layer": (
         partial(Normalized, nn.SyncBatchNorm),
@@ -111,7 +132,7 @@ LINES: dict[str, Any] = {
     "alone": (
         CallsAlone,
         "fsdp",
-        "strategy.timeout_seconds for another rank in on_train_epoch_end (test_tasks_of_others.py:",
+        "strategy.timeout_seconds for another rank in on_train_epoch_end (test_rejected_tasks.py:",
         {},
     ),
     "sometimes": (
@@ -168,10 +189,20 @@ def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str
 
 
 def test_a_line_is_said_once() -> None:
-    run = partial(warm_ranks.run, "test_tasks_of_others.said_in_fit", processes=2)
+    run = partial(warm_ranks.run, "test_rejected_tasks.said_in_fit", processes=2)
     for name in ("ddp", "fsdp"):
         line = f"strategy={name}: model.0.shift of Centred became different ones on each rank"
         assert run((Centred, None, name)).count(line) == 1
+    advice = "dropout (model.1) does, which trains as well; draw other noise in prepare(batch)"
+    for task, words in (
+        (AddsNoise, "draw noise in prepare(batch), where it is the same"),
+        (Drops, advice),
+    ):
+        said = run((task,))
+        drawn = (
+            f"training_step of {task.__name__} draws random numbers, different ones on each rank"
+        )
+        assert said.count(f"strategy=ddp: {drawn}") == said.count(words) == 1
     line = "strategy=ddp: every rank computes every batch of OwnLoader"
     assert run((Stranger, OwnLoader)).count(line) == 1
 
@@ -199,24 +230,6 @@ def test_modules_of_the_other_lightning_package_are_rejected(
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"write import lightning\.pytorch as pl instead"):
         onecurve.launch(fit_of_the_other_package, trains, devices=2)
-
-
-def test_groups_that_a_callback_added_are_resumed(tmp_path: Path) -> None:
-    file = tmp_path / "unfrozen.ckpt"
-
-    def fit_on(epochs: int, strategy: Any) -> Unfreezes:
-        options = {"max_epochs": epochs, "num_sanity_val_steps": 0}
-        trainer = quiet_trainer(strategy, precision="64-true", **options)
-        task = Unfreezes()
-        trainer.fit(task, *loaders(), ckpt_path=file if file.exists() else None)
-        trainer.save_checkpoint(file) if not file.exists() else None
-        return task
-
-    fit_on(2, "auto")
-    plain, single = fit_on(3, "auto"), fit_on(3, onecurve.Single())
-    # Lightning reads a checkpoint into a network of float32, before it makes that float64.
-    torch.testing.assert_close(plain.state_dict(), single.state_dict(), rtol=0, atol=1e-6)
-    assert not torch.equal(plain.scale_by.weight, torch.ones_like(plain.scale_by.weight))
 
 
 class KeepsItsMetrics(Stranger):

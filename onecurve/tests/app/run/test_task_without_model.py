@@ -4,11 +4,12 @@ import shutil
 from typing import Any
 
 import pytest
-import torch
 from conftest import ROOT, ROUNDING, Cli, column, largest_difference
 from lightning.pytorch import LightningDataModule, LightningModule
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader
+from zoo.data import pairs
+from zoo.tasks import Plain
 
 
 class Rows(LightningDataModule):
@@ -19,8 +20,7 @@ class Rows(LightningDataModule):
         self.batch_size = batch_size
 
     def loader(self) -> DataLoader[Any]:
-        inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-        return DataLoader(TensorDataset(inputs, inputs.sum(1, True)), batch_size=self.batch_size)
+        return DataLoader(pairs(64), batch_size=self.batch_size)
 
     train_dataloader = val_dataloader = test_dataloader = loader
 
@@ -28,51 +28,38 @@ class Rows(LightningDataModule):
 class NoArguments(LightningModule):
     """Whose parts are all its own, and that has no `__init__`."""
 
-    width = 4
+    forward, loss, parts = Plain.forward, Plain.loss, Plain.parts
+    training_step, validation_step = Plain.training_step, Plain.validation_step
+    configure_optimizers = Plain.configure_optimizers
 
     def configure_model(self) -> None:
         if not hasattr(self, "net"):
-            self.net = nn.Sequential(nn.Linear(3, self.width), nn.Tanh(), nn.Linear(self.width, 1))
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.net(inputs)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.mse_loss(outputs, targets)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(self(batch[0]), batch[1])
-        self.log("train/loss", loss)
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val/loss", self.loss(self(batch[0]), batch[1]))
+            self.net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         self.log("test/loss", self.loss(self(batch[0]), batch[1]))
 
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
-
-class OwnNetwork(NoArguments):
+class OwnNetwork(Plain):
     """As people write one."""
+
+    test_step = NoArguments.test_step
 
     def __init__(self, optimizer: Any, width: int = 4) -> None:
         super().__init__()
-        self.width = width
+        self.net[-1] = nn.Sequential(nn.Linear(6, width), nn.Linear(width, 2))
         self.build_optimizer = optimizer
-        self.configure_model()
 
     def configure_optimizers(self) -> Any:
         return self.build_optimizer(self.parameters())
 
 
+OWN = "_target_: test_task_without_model.OwnNetwork\n"
 FILES = {
-    "data/rows": "# A table.\n_target_: test_own_network.Rows\nbatch_size: 16\n",
-    "task/own": "# Makes its network.\n_target_: test_own_network.OwnNetwork\nwidth: 8\n",
-    "task/bare": "# Makes all.\n_target_: test_own_network.NoArguments\n",
-    "task/wide": "# Reads.\n_target_: test_own_network.OwnNetwork\nwidth: ${model.hidden[0]}\n",
+    "data/rows": "# A table.\n_target_: test_task_without_model.Rows\nbatch_size: 16\n",
+    "task/own": f"# Makes its network.\n{OWN}width: 8\n",
+    "task/bare": "# Makes all.\n_target_: test_task_without_model.NoArguments\n",
+    "task/wide": f"# Reads.\n{OWN}width: ${{model.hidden[0]}}\n",
 }
 SHORT = (
     *("data=rows", "monitor=val/loss", "mode=min", "trainer.max_epochs=1", "logger=csv"),

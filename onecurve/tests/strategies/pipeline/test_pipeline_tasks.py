@@ -28,18 +28,6 @@ import onecurve
 from onecurve.errors import UserError
 
 
-class Beside(Small):
-    """Has layers and a parameter beside its network, before it and behind it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter = nn.Linear(6, 6)
-        self.scale = nn.Parameter(torch.ones(2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.net(self.enter(inputs)) * self.scale
-
-
 class TwoViews(Small):
     """Calls its network twice; the second time with what came of the first."""
 
@@ -102,17 +90,6 @@ class OneWeightTwiceInAStage(Small):
         return nn.Sequential(*layers)
 
 
-class OneActivation(Small):
-    """Uses one Tanh between all its layers, and a Flatten that is made anew."""
-
-    def network(self) -> nn.Module:
-        tanh = nn.Tanh()
-        return nn.Sequential(nn.Linear(6, 8), tanh, nn.Linear(8, 8), tanh, nn.Linear(8, 2))
-
-    def layers(self) -> list[nn.Module]:
-        return [nn.Flatten(), *self.net]
-
-
 class Halve(nn.Module):
     """Like Dropout, a layer without parameters that does something in training alone."""
 
@@ -120,12 +97,16 @@ class Halve(nn.Module):
         return inputs / 2 if self.training else inputs
 
 
-class OneDropout(Small):
-    """Uses one such layer twice."""
+class OneActivation(Small):
+    """Uses one such layer between all others, and a Flatten that is made anew."""
 
     def network(self) -> nn.Module:
         halve = Halve()
-        return nn.Sequential(nn.Linear(6, 8), halve, nn.Tanh(), halve, nn.Linear(8, 2))
+        layers = [nn.Linear(6, 8), halve, nn.Tanh(), nn.Linear(8, 8), halve, nn.Linear(8, 2)]
+        return nn.Sequential(*layers)
+
+    def layers(self) -> list[nn.Module]:
+        return [nn.Flatten(), *self.net]
 
 
 class Twice(nn.Module):
@@ -282,51 +263,15 @@ class Remembers(OfShapes):
     block = Remembering
 
 
-class LogsOfTheStepBefore(Small):
-    """Lightning clears gradients after the step that follows."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        found = [each.grad for each in self.parameters() if each.grad is not None]
-        self.log("before", float(nn.utils.get_total_norm(found)))
-        return super().training_step(batch, batch_idx)
-
-
-class Pairs(nn.Module):
-    """Blocks that it takes out of lists, which nobody calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pairs = nn.ModuleList(
-            nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)]) for _ in range(3)
-        )
-        self.leave = nn.Linear(6, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        for first, second in self.pairs:  # type: ignore[misc]
-            inputs = inputs + second(first(inputs).tanh())
-        made: Tensor = self.leave(inputs)
-        return made
-
-
-class OfPairs(Small):
-    def network(self) -> nn.Module:
-        return Pairs()
-
-
-STRANGERS = (
-    *(Beside, ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
-)
+STRANGERS = (*(ModuleOfLoss, OtherLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),)
 LAYERS: dict[Any, dict[str, Any]] = {
     TwoViews: {"schedule": "gpipe"},
     OneActivation: {"schedule": ZBV},
-    OneDropout: {},
     OneGenerator: {},
     Tuples: {"balance": [2, 5]},
     OneWeightTwiceInAStage: {"balance": [4, 2]},
 }
 REJECTED: dict[Any, str] = {
-    LogsOfTheStepBefore: "uses layers, or their parameters or gradients, in another way than",
-    OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
 }
 ONE_EPOCH = {"max_epochs": 1}
@@ -371,7 +316,7 @@ def said_in(module: type[Small]) -> str:
 
 
 def test_a_batch_that_cannot_be_told_from_a_table_passes_in_one_piece() -> None:
-    said = warm_ranks.run("test_pipeline_strangers.said_in", (OfTables,), processes=2)
+    said = warm_ranks.run("test_pipeline_tasks.said_in", (OfTables,), processes=2)
     assert said.count("the blocks in blocks get a tensor of 8 rows that is perhaps not of the") == 1
 
 

@@ -15,7 +15,11 @@ from onecurve.app.run.stored import is_secret
 from onecurve.launch.agent import passing_on
 
 READ = "read-from-the-environment"
-PRIVATE = ("data._target_=test_doors.Private", "+data.login=${oc.env:LOGIN}", "test=false")
+PRIVATE = (
+    "data._target_=test_secrets_and_ports.Private",
+    "+data.login=${oc.env:LOGIN}",
+    "test=false",
+)
 PRIVATE += ("+data.url=https://${data.login}@host", "trainer.max_epochs=1")
 SLOW = ("callbacks=[progress]", "trainer.max_epochs=100000", "strategy=ddp")
 

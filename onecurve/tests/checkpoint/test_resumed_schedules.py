@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
 from onecurve.app.run.stop import end_of_training
-from onecurve.checkpoint.format import reject_other_network
 from onecurve.errors import UserError
 from onecurve.optim.schedulers import cosine
 
@@ -178,16 +177,6 @@ def test_a_loader_without_a_batch_is_why_a_run_ends() -> None:
     assert end_of_training(trainer, {}).reason == "data: its training loader has no batch"
 
 
-def test_a_state_that_is_no_tensor_is_compared_by_name_alone() -> None:
-    task = Task()
-    reject_other_network(task, {"state_dict": task.state_dict()}, "file")
-    with pytest.raises(UserError, match=r"net\.0\.weight is not in the checkpoint"):
-        reject_other_network(task, {"state_dict": nn.Linear(2, 2).state_dict()}, "file")
-    state = {**task.state_dict(), "net.0.bias": 3}
-    with pytest.raises(UserError, match=r"net.0.bias is no tensor there and \(2,\) here"):
-        reject_other_network(task, {"state_dict": state}, "file")
-
-
 class WaitsForItsLoss(Task):
     """Whose learning rate is halved after each epoch but the first."""
 
@@ -241,16 +230,3 @@ def test_gradients_that_a_checkpoint_does_not_hold_are_named(
     fit(Task(), 2, None, SavesInside(path, "on_train_batch_end"), accumulate_grad_batches=2)
     fit(Task(), 2, path, accumulate_grad_batches=2)
     assert "was written after 1 of 2 accumulated batches" in capsys.readouterr().out
-
-
-def test_a_step_of_a_resumed_epoch_sees_that_it_is_resumed(tmp_path: Path) -> None:
-    path, seen = tmp_path / "inside.ckpt", []
-
-    class Looks(L.Callback):
-        def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-            seen.append(trainer.fit_loop.restarting)
-
-    fit(Task(), 2, None, SavesInside(path, "on_train_batch_end"))
-    fit(Task(), 2, path, Looks())
-    assert seen
-    assert all(seen)

@@ -26,15 +26,6 @@ def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
     trainer.fit(task(), DataLoader(Samples(), 8), loaders()[1])
 
 
-class Initialized(Stranger):
-    """Initializes one layer after the other with what skips tensors without data."""
-
-    def on_train_start(self) -> None:
-        for parameter in self.parameters():
-            if parameter.ndim > 1:
-                nn.init.trunc_normal_(parameter)
-
-
 class OfRows(Stranger):
     """Changes rows of what is sharded without the context."""
 
@@ -91,23 +82,13 @@ def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
 )
 def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line: str) -> None:
     each: Any = [tuple(way.split()) for way in ways.split(", ")]
-    found = warm_ranks.run("test_weights_by_hand.after", (MadeEarly, *each), processes=2)
+    found = warm_ranks.run("test_full_parameters.after", (MadeEarly, *each), processes=2)
     if line:
         assert line in found
         return
     with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
         expected = after(MadeEarly, *((what, "plain") for what, _ in each))
     torch.testing.assert_close(found, expected, rtol=0, atol=ROUNDING)
-
-
-def test_a_weight_that_another_rank_has_is_named_where_it_is_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.undo()  # ranks that fail are not to be warm
-    with pytest.raises(UserError) as rejected:
-        onecurve.launch(fit, Initialized, onecurve.Pipeline(timeout_seconds=8), devices=2)
-    assert "on_train_start (test_weights_by_hand.py:" in str(rejected.value)
-    assert "\n" not in str(rejected.value)
 
 
 CHANGES = [
@@ -140,7 +121,7 @@ def fits_that_change_rows(strategy: str) -> list[str]:
 
 @pytest.mark.parametrize("strategy", ["fsdp", "tensor"])
 def test_rows_of_what_is_sharded_are_changed_in_the_context_alone(strategy: str) -> None:
-    run = "test_weights_by_hand.fits_that_change_rows"
+    run = "test_full_parameters.fits_that_change_rows"
     lines = warm_ranks.run(run, (strategy,), processes=2)
     trained = [change for change, line in zip(CHANGES, lines, strict=True) if "trained" in line]
     assert trained == []
@@ -201,7 +182,7 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
 def test_a_task_is_read_changed_and_loaded_after_its_fit(strategy: str) -> None:
     with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
         single = between_two_fits(onecurve.Single(), 1)
-    run = partial(warm_ranks.run, "test_weights_by_hand.between_two_fits", processes=2)
+    run = partial(warm_ranks.run, "test_full_parameters.between_two_fits", processes=2)
     found = run((STRATEGIES[strategy](),))
     lines = {each for each in found if isinstance(each, str)}
     expected = "called after the run" if strategy == "pipeline" else "within the context"

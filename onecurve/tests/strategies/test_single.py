@@ -4,7 +4,6 @@ import copy
 import os
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from several_fits import Small, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
-    IterableDataset,
     Sampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -88,12 +86,6 @@ def all_of_a_fit(single: bool, **options: Any) -> Any:
     return net.seen, weights, metrics, tested, drawn()
 
 
-def full_windows_of_equal_batches(single: bool) -> Any:
-    net, one = Net(), trainer(single, accumulate_grad_batches=2, limit_train_batches=4)
-    one.fit(net, loader())
-    return net.seen, [parameter.tolist() for parameter in net.parameters()]
-
-
 def processes(single: bool) -> Any:
     return all_of_a_fit(single, num_workers=1)
 
@@ -129,18 +121,6 @@ class Endless(Sampler[int]):
 
 def a_sampler_without_an_end(single: bool) -> Any:
     return all_of_a_fit(single, sampler=Endless(), shuffle=False)
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        for row in rows()[torch.randperm(22)]:
-            yield (row + torch.rand(()),)
-
-
-def a_stream(single: bool) -> Any:
-    net, one = Net(), trainer(single)
-    one.fit(net, DataLoader(Stream(), 4), DataLoader(Stream(), 4))
-    return net.seen, drawn()
 
 
 class Look(Callback):
@@ -219,35 +199,6 @@ def what_is_left_on_the_module(single: bool) -> Any:
     return sorted(vars(net)), type(copy.deepcopy(net)).__name__
 
 
-class LookAtOptimizers(Callback):
-    """Notes attributes and hooks of optimizers, in a step and after the fit."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        for optimizer in trainer.optimizers:
-            found = vars(optimizer).items()
-            hooks = {name: len(value) for name, value in found if name.endswith("_hooks")}
-            own = {name: getattr(value, "__qualname__", "") for name, value in found}
-            self.seen.append((hooks, own, optimizer.defaults))
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.on_train_batch_start(trainer)
-
-
-def what_is_set_on_optimizers(single: bool) -> Any:
-    class Fused(Net):
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(self.parameters(), 0.01, fused=True)
-            return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
-
-    looks = LookAtOptimizers()
-    for net in (Net(), Fused()):
-        trainer(single, max_epochs=1, callbacks=[looks]).fit(net, loader())
-    return looks.seen
-
-
 @pytest.fixture
 def _no_seed_in_the_environment() -> Iterator[None]:
     with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
@@ -259,20 +210,17 @@ def _no_seed_in_the_environment() -> Iterator[None]:
     "run",
     [
         all_of_a_fit,
-        full_windows_of_equal_batches,
         processes,
         own_generator,
         several_networks,
         several_networks_without_a_seed,
         a_sampler_without_an_end,
-        a_stream,
         attributes_of_the_loader,
         the_same_trainer_again,
         indices_of_predictions,
         empty_sets,
         clipping_of_a_plugin,
         what_is_left_on_the_module,
-        what_is_set_on_optimizers,
     ],
 )
 def test_single_is_a_plain_trainer(run: Callable[[bool], Any]) -> None:
@@ -281,54 +229,6 @@ def test_single_is_a_plain_trainer(run: Callable[[bool], Any]) -> None:
         seed_everything(1, verbose=False)
         outcomes.append(run(single))
     assert outcomes[0] == outcomes[1]
-
-
-class SaveAt(Callback):
-    """Writes a checkpoint after a step, and ends there."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        self.path = path
-        self.step = step
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
-            trainer.fit_loop.epoch_loop.max_steps = self.step
-
-
-@pytest.mark.usefixtures("_no_seed_in_the_environment")
-@pytest.mark.parametrize(
-    ("step", "options"),
-    [(3, {}), (6, {"generator": None}), (8, {"num_workers": 1}), (12, {})],
-    ids=str,
-)
-def test_a_checkpoint_of_any_step_resumes_bit_for_bit(
-    options: dict[str, Any], step: int, tmp_path: Path
-) -> None:
-    """With dropout, and draws in the step and in the data set; an epoch has 6 batches."""
-
-    def data() -> DataLoader[Any]:
-        own = {"generator": torch.Generator().manual_seed(5)} if "generator" in options else {}
-        made = loader(**options | own)
-        # Workers of a resumed run draw other numbers, unless the data set is seeded.
-        vars(made)["dataset"] = (
-            onecurve.seeded(made.dataset, 1) if made.num_workers else made.dataset
-        )
-        return made
-
-    def fitted(resume: Path | None, *callbacks: Callback) -> Any:
-        seed_everything(1, verbose=False)
-        net, one = Net(), trainer(True, callbacks=list(callbacks))
-        validation = DataLoader(TensorDataset(rows()), 4)
-        one.fit(net, data(), validation, ckpt_path=resume, weights_only=True)
-        return net, drawn()
-
-    path = tmp_path / "a.ckpt"
-    whole, first, rest = fitted(None), fitted(None, SaveAt(path, step)), fitted(path)
-    assert first[0].seen + rest[0].seen == whole[0].seen
-    assert rest[1] == whole[1]
-    for ours, theirs in zip(rest[0].parameters(), whole[0].parameters(), strict=True):
-        assert torch.equal(ours, theirs)
 
 
 def test_the_average_of_weights_in_bfloat16_is_in_float32() -> None:
