@@ -13,7 +13,7 @@ import yaml
 from baking import LIBRARY, TEMPLATE, bake, environment_of, files_of
 from manifests import mistakes
 
-from onecurve.errors import better
+from onecurve.app.metric_names import better
 
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
 MANIFESTS = ("katib", "pytorchjob", "trainjob", "volume")

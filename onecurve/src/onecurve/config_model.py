@@ -37,7 +37,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from .errors import nearest, no_such_key
+from .spelling import nearest, no_such_key
 
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}

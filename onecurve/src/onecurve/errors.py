@@ -1,4 +1,4 @@
-"""Errors that users see as one line instead of a traceback, and what they may have meant."""
+"""Errors that users see as one line instead of a traceback."""
 
 import errno
 import re
@@ -6,7 +6,6 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -197,131 +196,3 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
                 f"pytorch_lightning as pl ({in_short(each, 90)})"
             )
     return None
-
-
-# What was meant
-
-# Keys of earlier releases, and what to do instead.
-REMOVED = {
-    **dict.fromkeys(
-        (
-            *("launch.secret", "launch.secret_file"),
-            *("launch.rendezvous", "launch.nodes", "launch.node_rank"),
-        ),
-        "was removed; torchrun or srun starts the ranks of several nodes; leave it out, and type "
-        "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=0 --master-addr=HOST "
-        "--master-port=29500 train.py strategy=ddp on each node, with its number",
-    ),
-    "checkpoint.mirror_to": "is gone: checkpoints are written to an address by "
-    "callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
-    "predict.images": "was removed; data modules read files: data.images=FOLDER, if it has that",
-    "plan.measure": "was removed; a plan takes all times from the rates of plan.gpu; leave it out",
-    "plan.picture": "was removed; the table that is printed has all meshes, and plan.top more of "
-    "them; leave it out",
-}
-
-
-def nearest(name: str, options: Sequence[str]) -> str | None:
-    """The option with the fewest changes from a name; None if no option is similar."""
-    exchanged = [option for option in options if sorted(option) == sorted(name)]
-    close = exchanged or get_close_matches(name, options, 5)
-    # Prefer one wrong letter to one extra letter: dpp means ddp, not dp.
-    close.sort(key=lambda option: (changes(name, option), len(option) != len(name)))
-    return close[0] if close else None
-
-
-def no_such_key(key: str, known: Sequence[str]) -> str:
-    """The error line for a dotted key that is not among the known ones."""
-    if key in REMOVED:
-        return f"{key}: {REMOVED[key]}"
-    group, _, _ = key.rpartition(".")
-    names = [_name(each) for each in known if each.rpartition(".")[0] == group]
-    beside = [each for each in names if not each.startswith("_")]
-    if meant := _meant(key, known, beside):
-        hint = f"did you mean {' or '.join(meant)}?"
-    elif group and beside:
-        hint = f"{group} has {', '.join(beside[:5])}"
-    else:
-        hint = "leave it out, or see `--cfg job` for all"
-    return f"{key}: there is no such key; {hint}"
-
-
-def _meant(key: str, known: Sequence[str], beside: Sequence[str]) -> list[str]:
-    """The keys that may be meant; those of the same group are preferred."""
-    group, dot, name = key.rpartition(".")
-    if short := [each for each in beside if _initials(each) == name or each == _initials(name)]:
-        return [f"{group}{dot}{each}" for each in short]
-    if close := nearest(name, beside):
-        return [f"{group}{dot}{close}"]
-    # `lr` means optimizer.lr, `epochs` trainer.max_epochs, and `device` trainer.devices.
-    names = [_name(each) for each in known]
-    parts = [] if group else [each for each in names if each.endswith(f"_{name}")]
-    near = None if group else nearest(name, names)
-    for same in ([name], parts, [near]):
-        if found := [each for each in known if _name(each) in same]:
-            least = min(each.count(".") for each in found)
-            return [each for each in found if each.count(".") == least]
-    close = None if beside else nearest(key, known)
-    return [close] if close else []
-
-
-def _name(key: str) -> str:
-    return key.rpartition(".")[2]
-
-
-def _initials(name: str) -> str:
-    """The initials of a name: `lr` for `learning_rate`."""
-    return "".join(word[0] for word in name.split("_") if word)
-
-
-def changes(word: str, other: str) -> int:
-    """The number of letters that are wrong, missing, extra, or swapped with the next one.
-
-    https://en.wikipedia.org/wiki/Damerau-Levenshtein_distance (optimal string alignment)
-    """
-    before, row = [0], list(range(len(other) + 1))
-    for at, letter in enumerate(word, start=1):
-        last, before, row = before, row, [at]
-        for place, wanted in enumerate(other, start=1):
-            least = min(row[-1] + 1, before[place] + 1, before[place - 1] + (letter != wanted))
-            if at > 1 and place > 1 and word[at - 2] + letter == wanted + other[place - 2]:
-                least = min(least, last[place - 2] + 1)
-            row.append(least)
-    return row[-1]
-
-
-# Metrics to monitor
-
-BETTER = {
-    "min": {"bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
-    "max": {
-        "acc",
-        "accuracy",
-        "auroc",
-        "f1",
-        "iou",
-        "precision",
-        "r2",
-        "recall",
-        "samples_per_second",
-    },
-}
-
-
-STAGES = re.compile(r"^(train|val|valid|validation|eval|test)[/_.-]")
-
-
-def without_stage(metric: str) -> str:
-    """The name of a metric without that of its stage: `acc` of `val/acc` and `Val_Acc`."""
-    return STAGES.sub("", metric.lower())
-
-
-def better(name: str) -> str | None:
-    """The mode of a well-known metric, "min" or "max"; None for other names."""
-    last = without_stage(name).rpartition("/")[2]
-    return next((direction for direction, names in BETTER.items() if last in names), None)
-
-
-def of_validation(metric: str) -> bool:
-    """Whether a metric is one of validation by its name: `val/loss`, `val_acc`, `valid_f1`."""
-    return metric.lower().startswith(("val", "eval"))

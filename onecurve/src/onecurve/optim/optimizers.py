@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..compat.of_torch import does_not_unscale, local_shard, never_captured
-from ..errors import UserError, in_short, nearest
+from ..errors import UserError, in_short
+from ..spelling import nearest
 
 NamedParameters = Iterable[tuple[str, nn.Parameter] | nn.Parameter]
 # Arguments that choose a kernel, and change no result: those of the run count, not a checkpoint's.

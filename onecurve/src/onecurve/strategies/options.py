@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from ..config_model import Config, Run, fields
-from ..errors import changes, no_such_key
+from ..spelling import changes, no_such_key
 from ..torch_versions import too_old
 from .mesh.sizes import Sizes, filled
 from .pipeline.limits import SCHEDULES, Schedule, nearest, takes

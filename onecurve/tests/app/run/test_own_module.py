@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import onecurve
+from onecurve.app.metric_names import better
 from onecurve.callbacks.model_summary import LayerTable
-from onecurve.errors import better
 
 # What a step or `configure_optimizers` returns
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from ...errors import UserError, nearest, stop
+from ...errors import UserError, stop
+from ...spelling import nearest
 from ...wording import PROJECT
 from .main import run
 from .resolvers import CONSOLE

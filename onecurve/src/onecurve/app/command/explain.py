@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...compat.of_hydra import hydra_options
-from ...errors import nearest, no_such_key
+from ...spelling import nearest, no_such_key
 from ..config.validate import model_of, refers
 from ..run.interpolation import dotted
 from ..run.record import override, parsed

@@ -7,8 +7,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ...errors import UserError, better
+from ...errors import UserError
 from ...wording import PROJECT
+from ..metric_names import better
 
 LONGEST_NAME = 120
 CONSOLE = ("export", "parity", "plan")

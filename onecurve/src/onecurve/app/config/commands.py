@@ -10,10 +10,10 @@ from pydantic import Field
 
 from ...checkpoint.file import damage
 from ...config_model import Config, Count
-from ...errors import better
 from ...machine import count_cores
 from ...torch_versions import too_old
 from ..composed_run import ComposedRun
+from ..metric_names import better
 from .groups import Group, Seed, file_or_address
 
 

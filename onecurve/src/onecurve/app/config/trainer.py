@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from ...config_model import Config, Count, Time
-from ...errors import of_validation
 from ...launch import forkserver
 from ...machine import count_cores, full_precision_name
 from ..composed_run import ComposedRun
+from ..metric_names import of_validation
 from ..nodes import torchrun_command
 
 TIMES = {"weeks", "days", "hours", "minutes", "seconds"}

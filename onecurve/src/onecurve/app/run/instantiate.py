@@ -36,7 +36,8 @@ from ...checkpoint.format import (
     read_checkpoint,
     trained_config,
 )
-from ...errors import UserError, in_short, nearest, of_the_project, user_error_behind
+from ...errors import UserError, in_short, of_the_project, user_error_behind
+from ...spelling import nearest
 from .constructors import model_of_constructor
 from .interpolation import OF_A_TASK, in_one_line
 

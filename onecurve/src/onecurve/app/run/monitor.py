@@ -14,7 +14,9 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 
 from ...compat.of_lightning import callbacks_of
-from ...errors import UserError, better, nearest, of_validation, say, without_stage
+from ...errors import UserError, say
+from ...spelling import nearest
+from ..metric_names import better, of_validation, without_stage
 from .trainer import logged_by_task
 
 # The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
