@@ -132,7 +132,7 @@ LINES: dict[str, Any] = {
     "alone": (
         CallsAlone,
         "fsdp",
-        "strategy.timeout_seconds for another rank in on_train_epoch_end (test_rejected_tasks.py:",
+        "for another rank in on_train_epoch_end (test_rejected_tasks.py:",
         {},
     ),
     "sometimes": (

@@ -21,7 +21,8 @@ from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.sizes import Sizes
 
-TIMEOUT = "Timed out"
+TIMEOUT, CLOSED = "Timed out", "by peer"
+PARTS = "each rank holds a part of {task}: call it as often on all ranks, or use strategy=ddp"
 WORDS = {
     "parameters that were not used": "the step before used only some of the parameters; freeze "
     "what is not trained, or use strategy.find_unused_parameters=true",
@@ -32,8 +33,8 @@ WORDS = {
     "trainer.sync_batchnorm=true",
     "object layout differs": "a class has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot change it; make nn.Module the first base, or use strategy=ddp ({said})",
-    TIMEOUT: "rank {rank} has waited strategy.timeout_seconds for another rank{at}; each rank "
-    "holds a part of {task}: call it as often on all ranks, or use strategy=ddp",
+    TIMEOUT: "rank {rank} has waited strategy.timeout_seconds for another rank{at}; " + PARTS,
+    CLOSED: "rank {rank} waits for another rank{at}, which has ended; " + PARTS,
 }
 """Our lines, by a part of PyTorch's message."""
 SHARDED = (
@@ -113,10 +114,11 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
 
 def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
     """Explain an error of PyTorch in one line; None for any other error."""
-    line = next((line for words, line in WORDS.items() if words in str(error)), None)
+    words = next((words for words in WORDS if words in str(error)), "")
+    line = WORDS.get(words)
     if line is None and is_sharded(module) and _is_of_shards(error):
         line = SHARDED
-    if line is None or (line == WORDS[TIMEOUT] and not _calls_the_network(error)):
+    if line is None or (words in (TIMEOUT, CLOSED) and not _calls_the_network(error)):
         return None
     said = in_short(error, 80) or type(error).__name__
     rank = dist.get_rank() if dist.is_initialized() else 0
