@@ -152,8 +152,8 @@ class ImageDataModule(LightningDataModule):
         if not self.predicted_files:
             return self._loader(2)
         files: Any = self.predicted_files
-        options = {"batch_size": self.batch_size, "num_workers": self.num_workers}
-        return DataLoader(files, collate_fn=self.read_images, **options)
+        size, workers, collate = self.batch_size, self.num_workers, self.read_images
+        return DataLoader(files, size, num_workers=workers, collate_fn=collate)
 
     def _loader(self, part: int, shuffle: bool = False) -> DataLoader[Batch]:
         assert self.datasets is not None, "call setup() before asking for a loader"
