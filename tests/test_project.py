@@ -20,7 +20,9 @@ def test_a_project_of_the_defaults_is_small(tmp_path: Path) -> None:
 
 
 # The default's own tests are run by `make test`.
-@pytest.mark.parametrize("file", ["configs", "docs", "refusals"])
+@pytest.mark.parametrize(
+    "file", ["configs", "refusals", pytest.param("docs", marks=pytest.mark.long)]
+)
 def test_the_default_is_as_its_files_say(tmp_path: Path, file: str) -> None:
     assert "skipped" not in checked(bake(tmp_path / "out"), f"checks/test_{file}.py")
 
