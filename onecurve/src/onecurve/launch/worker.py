@@ -22,7 +22,7 @@ import torch
 from torch import distributed
 
 from .. import machine
-from ..errors import UserError, show_frames_of_the_project, user_error_behind
+from ..errors import UserError, chain, show_frames_of_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from ..wording import PROJECT
 from .addresses import HOST, gloo_on_loopback, listening_store, stay_on_this_machine
@@ -149,12 +149,12 @@ def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> A
                 arguments = (*arguments, context)
             result = do(*arguments)
         except Exception as error:
+            if any(lost_contact(f"{type(each).__name__}: {each}") for each in chain(error)):
+                # This rank only lost contact: let the agent see the failure of the other first.
+                time.sleep(SECONDS_TO_BLAME_ANOTHER)
             if refusal := user_error_behind(error):
                 # The parent recognises the error by the name of this class, not of a subclass.
                 raise UserError(str(refusal)) from None
-            if lost_contact(f"{type(error).__name__}: {error}"):
-                # This rank only lost contact: let the agent see the failure of the other first.
-                time.sleep(SECONDS_TO_BLAME_ANOTHER)
             raise
     # Other ranks return nothing: the agent would have to read their results from queues.
     return result if rank == 0 or is_stopped(result) else None
