@@ -86,7 +86,7 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 	done; $(MAKE) bake
 
 test-library: .venv/installed ## run only the library's tests; make test-library ARGS=tests/strategies/fsdp
-	$(IN_LIBRARY) pytest --numprocesses 3 --dist worksteal -m 'not long' $(ARGS)
+	$(IN_LIBRARY) pytest --numprocesses 2 --dist worksteal -m 'not long' $(ARGS)
 
 test-storage: bake ## run the tests of checkpoints in object storage, with a local server
 	@$(INSTALL) --editable './$(LIBRARY)[s3-test]'
