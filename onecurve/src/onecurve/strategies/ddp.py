@@ -10,15 +10,16 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 
 from typing import Any
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from ..arguments import configured_by
-from ..compat.of_lightning import accumulates
+from ..compat.of_lightning import accumulates, callbacks_of
 from ..compat.of_torch import hooked, remove_hooks
 from ..errors import UserError, say, some_of
 from .layout import tensors_of
@@ -104,9 +105,15 @@ class DDP(OneCurve, DDPStrategy):
             )
 
     def _reject_unused(self, task: LightningModule) -> None:
-        """Reject what DistributedDataParallel rejects in the next step, unaveraged until then."""
+        """Reject what DistributedDataParallel rejects in the next step, unaveraged until then.
+
+        Where a hook may have removed gradients, as DINO does, that is left to it.
+        """
+        hooks = (task, *callbacks_of(task.trainer, Callback))
         trained = [(name, each) for name, each in task.named_parameters() if each.requires_grad]
-        if unused := [name for name, each in trained if each.grad is None]:
+        unused = [name for name, each in trained if each.grad is None]
+        is_removed = any(is_overridden("on_after_backward", each) for each in hooks)
+        if 0 < len(unused) < len(trained) and not is_removed:
             raise UserError(
                 f"strategy=ddp: the step used only some of the parameters, not {some_of(unused)}; "
                 "freeze what is not trained, or use strategy.find_unused_parameters=true"
