@@ -25,6 +25,7 @@ from ..errors import UserError, say, some_of
 from .layout import tensors_of
 from .options import DDPOptions
 from .strategy import OneCurve
+from .unsupported import UNUSED
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -116,5 +117,5 @@ class DDP(OneCurve, DDPStrategy):
         if 0 < len(unused) < len(trained) and not is_removed:
             raise UserError(
                 f"strategy=ddp: the step used only some of the parameters, not {some_of(unused)}; "
-                "freeze what is not trained, or use strategy.find_unused_parameters=true"
+                f"{UNUSED}"
             )

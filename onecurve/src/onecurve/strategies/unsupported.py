@@ -21,11 +21,11 @@ from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.sizes import Sizes
 
+UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
 TIMEOUT, CLOSED = "Timed out", "by peer"
 PARTS = "each rank holds a part of {task}: call it as often on all ranks, or use strategy=ddp"
 WORDS = {
-    "parameters that were not used": "the step before used only some of the parameters; freeze "
-    "what is not trained, or use strategy.find_unused_parameters=true",
+    "parameters that were not used": "the step before used only some of the parameters; " + UNUSED,
     "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
     "and a batch, or a rank's share or part of it, had only one; use drop_last=True in the "
     "DataLoader, another batch size, or trainer.sync_batchnorm=true",

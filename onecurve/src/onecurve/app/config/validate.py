@@ -44,7 +44,10 @@ TARGETS = {
     **{
         f"lightning.pytorch.callbacks.{name}": f"callbacks.options.{name}"
         for name in (
-            *("BatchSizeFinder", "GradientAccumulationScheduler", "LearningRateMonitor", "Timer"),
+            "BatchSizeFinder",
+            "GradientAccumulationScheduler",
+            "LearningRateMonitor",
+            "Timer",
         )
     },
     "lightning.pytorch.loggers.WandbLogger": "app.config.loggers.WandbLogger",

@@ -254,9 +254,8 @@ class Run:
         from .instantiate import parts_taken
         from .interpolation import OF_A_TASK
 
-        unused = {
-            group: part for group, part in OF_A_TASK.items() if part not in parts_taken(type(task))
-        }
+        taken = parts_taken(type(task))
+        unused = {group: part for group, part in OF_A_TASK.items() if part not in taken}
         typed = typed_in(self.dir) if machine.is_first_rank() else []
         words = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed}
         words = {word: group for word, group in words.items() if group in unused}
