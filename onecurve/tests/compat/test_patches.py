@@ -24,8 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import onecurve
-from onecurve.compat.patches import PATCHES
-from onecurve.compat.patching import replaced
+from onecurve.compat.patches import PATCHES, replaced
 
 ROOT = Path(__file__).parents[2]
 

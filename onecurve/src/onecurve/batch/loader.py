@@ -29,9 +29,8 @@ from torch.utils.data import (
 from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
 from ..compat.of_torch import iterator_of
 from ..errors import UserError, say
-from .proxy import Proxy, ResumedSampler
 from .random import Draws, RankStream
-from .share import SharedLoader, cut_rows, part_of
+from .share import Proxy, ResumedSampler, SharedLoader, cut_rows, part_of
 from .stream import END, StreamLoader, fingerprint
 
 

@@ -36,15 +36,14 @@ from ..compat.of_lightning import (
     validation_is_due,
 )
 from ..compat.of_results import the_rest_logged
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..errors import UserError
-from .frozen import freeze_alike, frozen_parts
 from .loader import generators_of
 from .position import BATCHES, KEY, Position, counted, position_in, reached
 from .random import RankStream, State, from_tensors, set_state, to_tensors
 from .seeded import set_epoch
 from .share import SharedLoader
-from .so_far import so_far, take_up
+from .so_far import freeze_alike, frozen_parts, so_far, take_up
 from .stream import StreamLoader, is_stateful
 from .walk import WAY_OUT, Begun, pass_over
 

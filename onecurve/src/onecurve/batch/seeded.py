@@ -11,8 +11,8 @@ from zlib import crc32
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from .proxy import Proxy
 from .random import draw_from, global_seed, kept_state
+from .share import Proxy
 
 # Part of the seed, to seed samples of a stream differently from samples with an index.
 STREAM = 1

@@ -2,14 +2,16 @@
 
 Each rank that sees other samples has sums of its own: of what was logged, and in the states of the
 task's torchmetrics. A checkpoint holds those of all ranks. As many ranks take up their own again;
-any other number the sums over all.
+any other number the sums over all. Beside it, what hooks have frozen since the run began: the
+constructor, and the `setup` of callbacks such as BackboneFinetuning, freeze what a later epoch
+trains, and a resumed run does not come by that epoch again.
 """
 
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities.data import (
     dim_zero_cat,
@@ -27,7 +29,7 @@ from ..compat.of_results import (
     set_states,
     update_count,
 )
-from ..compat.of_torch import defaults_of, reductions_of, tree_map_only
+from ..compat.of_torch import BatchNorm, defaults_of, reductions_of, tree_map_only
 from ..errors import some_of
 
 
@@ -131,3 +133,32 @@ def _states(
 
 def _as_list(value: Any) -> list[Tensor]:
     return value if isinstance(value, list) else [value]
+
+
+def frozen_parts(module: nn.Module) -> dict[str, list[str]]:
+    """The parameters that are not trained, and the layers whose statistics do not move."""
+    return {
+        "parameters": [n for n, each in module.named_parameters() if not each.requires_grad],
+        "statistics": [n for n, each in _layers(module) if not each.track_running_stats],
+    }
+
+
+def freeze_alike(module: nn.Module, frozen: dict[str, list[str]]) -> str | None:
+    """Freeze the same parts and no others; describe what that changes."""
+    changed = []
+    for name, layer in _layers(module):
+        layer.track_running_stats = name not in frozen["statistics"]
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad is (name in frozen["parameters"]):
+            parameter.requires_grad_(not parameter.requires_grad)
+            changed.append(name)
+    if not changed:
+        return None
+    return (
+        f"{some_of(changed)}: frozen or trained as when the checkpoint was written; to begin with "
+        "what the task freezes now, start a new run from the weights: init=CHECKPOINT"
+    )
+
+
+def _layers(module: nn.Module) -> list[tuple[str, Any]]:
+    return [(name, part) for name, part in module.named_modules() if isinstance(part, BatchNorm)]

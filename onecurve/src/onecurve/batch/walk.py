@@ -16,8 +16,8 @@ from ..compat.of_lightning import combined_alike
 from ..errors import UserError
 from .loader import RankLoader, draw_base_seed, has_indices
 from .position import Position
-from .proxy import Proxy, ResumedSampler
 from .random import State, set_state
+from .share import Proxy, ResumedSampler
 from .stream import StreamLoader, is_stateful
 
 WAY_OUT = "or resume from a checkpoint that was written at the end of an epoch"

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..arguments import configured_by
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..optim.steps import steps_done
 from .options import ThroughputOptions
 

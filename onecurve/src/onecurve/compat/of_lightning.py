@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.model_summary.model_summary import ModelSummary
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from .patching import replaced
+from .patches import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
 # - ResultMetric: holds a value logged by `self.log`.

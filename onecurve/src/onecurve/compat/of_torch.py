@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import flop_registry
 from torchmetrics import Metric
 
-from .patching import replaced
+from .patches import replaced
 
 # - DisableTorchFunction*, FakeTensorMode, TorchDispatchMode: documented, but only importable
 #   from private modules.

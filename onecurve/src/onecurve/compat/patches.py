@@ -4,7 +4,10 @@
 in tests/compat/test_patches.py, fails once PyTorch or Lightning makes it unnecessary.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
 
 
 class Patch(NamedTuple):
@@ -109,3 +112,28 @@ PATCHES = {
 
 OTHERS = ("torch", "lightning", "torchmetrics", "hydra", "omegaconf", "optuna")
 REPLACED = {name for patch in PATCHES.values() for name in patch.names}
+
+
+MISSING = object()
+
+
+@contextmanager
+def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
+    """Replace an attribute or a method of one object, and restore it afterwards."""
+    if isinstance(owner, ModuleType | type):
+        path = owner.__name__ if isinstance(owner, ModuleType) else _path_of(owner)
+        is_theirs = path.partition(".")[0] in OTHERS
+        assert not is_theirs or f"{path}.{name}" in REPLACED, f"{path}.{name} is not in patches.py"
+    before = vars(owner).get(name, MISSING)
+    setattr(owner, name, other)
+    try:
+        yield
+    finally:
+        if before is MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def _path_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -23,9 +23,15 @@ from torch.utils.checkpoint import (
 )
 
 from ..compat.of_torch import address_of, kept_by_compile, without_data
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
-from ..strategies.tensor.families import STYLES, is_divided, is_linear, is_transposed, share_counts
+from ..strategies.tensor.styles import (
+    STYLES,
+    is_divided,
+    is_linear,
+    is_transposed,
+    share_counts,
+)
 from .operations import ATTENTION, Recorder, WeakRef, Work, grows_with, work
 
 Tensors = tuple[Tensor, ...]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..compat.of_torch import BatchNorm, batch_norm_gradients, batch_norm_statistics, is_in_backward
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..errors import UserError, say, some_of
 from .collectives import Group, gather
 from .mesh.sizes import Sizes

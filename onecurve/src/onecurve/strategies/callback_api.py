@@ -31,7 +31,7 @@ from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import combined_alike, training_loaders
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..errors import UserError, say, some_of
 from .clip import global_norm
 from .collectives import gather_uneven, reject_unlike, shapes_of_all

@@ -30,7 +30,7 @@ from ..compat.of_torch import (
     tree_map,
     tree_unflatten,
 )
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..errors import UserError, say
 from .collectives import gather, redistribute, with_hook
 from .layout import Part

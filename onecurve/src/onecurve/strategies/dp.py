@@ -23,7 +23,7 @@ from torch.nn.parallel import parallel_apply, replicate
 
 from ..compat.of_lightning import set_device
 from ..compat.of_torch import tensor_leaves, tree_map, tree_map_only
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..errors import UserError, say
 from .layout import changed, report_changed
 from .single import Single

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..batch.share import Share
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from ..errors import UserError
 
 

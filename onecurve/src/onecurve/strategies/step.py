@@ -27,14 +27,12 @@ from ..batch.random import Draws, RankStream
 from ..batch.resume import TrainingEpochs
 from ..batch.share import Share
 from ..compat.of_lightning import ends_batch
-from ..compat.patching import replaced
+from ..compat.patches import replaced
 from .first_step import FirstStep
 from .mesh.ranks import Ranks
-from .metrics import metrics_kept
 from .prepare import Prepared, prepared, prepared_once
-from .step_log import StepLog
-from .weight import no_loss, rows, weighs, weight_of
-from .window import Window
+from .step_log import StepLog, metrics_kept
+from .weight import Window, no_loss, rows, weighs, weight_of
 
 if TYPE_CHECKING:
     from .parallelism import Applied

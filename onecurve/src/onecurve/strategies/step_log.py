@@ -8,11 +8,12 @@ mix up values. So at the end of a step the ranks first compare the names in one 
 average.
 
 A torchmetrics metric that a step calls and logs has the value of this rank's share in that step, as
-in Lightning; a line says so. Values of an epoch are synchronised by torchmetrics itself.
+in Lightning; a line says so. Values of an epoch are synchronised by torchmetrics itself, over the
+ranks that see different samples (`syncing_over`).
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import crc32
@@ -22,15 +23,18 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities.data import dim_zero_cat
 
 from ..batch.so_far import NEUTRAL
 from ..compat.of_lightning import callbacks_of, ends_batch
-from ..compat.patching import replaced
+from ..compat.of_torch import defaults_of, reductions_of, state_kept
+from ..compat.patches import replaced
 from ..errors import UserError, say, some_of
 from .mesh.ranks import Ranks, each_rank_has
 
 if TYPE_CHECKING:
     from .step import StepContext
+
 
 # By name, whichever way they are passed.
 ARGUMENTS = tuple(signature(LightningModule.log).parameters)[3:]
@@ -179,3 +183,50 @@ def _made_neutral(logged: Logged) -> Logged:
     # The type that the other ranks use: a collective must not mix types.
     kind = value.dtype if value.is_floating_point() else torch.get_default_dtype()
     return logged._replace(value=torch.full_like(value, neutral, dtype=kind))
+
+
+@contextmanager
+def metrics_kept(module: LightningModule) -> Iterator[None]:
+    """Restore the task's metrics after a step on another rank's samples.
+
+    They keep the types that the step has given them: ranks gather states of one type.
+    """
+    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    with ExitStack() as kept:
+        for metric in metrics:
+            kept.enter_context(state_kept(metric))
+        yield
+        empty = [_empty_states(metric) for metric in metrics]
+    for metric, states in zip(metrics, empty, strict=True):
+        for name, like in states.items():
+            state = getattr(metric, name)
+            setattr(metric, name, state.to(like) if isinstance(state, Tensor) else state or [like])
+
+
+def _empty_states(metric: Metric) -> dict[str, Tensor]:
+    """No values of the types that a metric's states have now."""
+    reductions = reductions_of(metric)
+    found = {}
+    for name in defaults_of(metric):
+        state = getattr(metric, name)
+        if isinstance(state, Tensor):
+            found[name] = state.new_empty(0)
+        elif state and reductions[name] is dim_zero_cat:
+            found[name] = state[-1][:0] if state[-1].ndim else state[-1].new_empty(0)
+    return found
+
+
+def syncing_over(group: dist.ProcessGroup | None) -> AbstractContextManager[None]:
+    """Within the context, metrics without a group of their own synchronise over this one.
+
+    Not a group for each: a metric that holds one cannot be copied (MetricTracker copies its metric
+    for each epoch), and some are held in a dictionary, or by a callback.
+    """
+    sync = Metric.sync
+
+    def sync_over(
+        self: Metric, dist_sync_fn: Any = None, process_group: Any = None, **options: Any
+    ) -> None:
+        sync(self, dist_sync_fn, process_group or self.process_group or group, **options)
+
+    return replaced(Metric, "sync", sync_over)

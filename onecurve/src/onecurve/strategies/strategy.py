@@ -38,15 +38,14 @@ from .clip import clipping_over_ranks
 from .drift import drift_of
 from .fsdp.state import replacements_noted, take_shards
 from .layout import is_laid_out, lay_out, move, reject_other_shards
-from .manual_backward import ManualBackward, manual_backward
 from .mesh.ranks import laid_out, stream_of
-from .metrics import syncing_over
 from .options import StrategyOptions
 from .parallelism import Parallelism, Setting
 from .pipeline.remote import restore
 from .returned import Outputs, reject_without_gradient, report_no_optimizer
 from .step import StepContext, Steps, run_step
-from .unsupported import explain_error, reject_scaled_rows
+from .step_log import syncing_over
+from .unsupported import ManualBackward, explain_error, manual_backward, reject_scaled_rows
 
 
 class OneCurve(CallbackAPI):

@@ -12,13 +12,13 @@ from sharded_networks import GPT2MLP, GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.families import known_styles, plan_of_transformers
 from onecurve.strategies.tensor.plan import (
     check_plan,
     find_plan,
     report_plan,
     sharded_parameters,
 )
+from onecurve.strategies.tensor.styles import known_styles, plan_of_transformers
 
 
 def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ...checkpoint.file import newest_checkpoint
 from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
-from ...compat.patching import replaced
+from ...compat.patches import replaced
 from ...errors import say, user_error_behind
 from ...launch.context import (
     Metrics,

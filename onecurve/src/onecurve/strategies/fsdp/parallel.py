@@ -27,11 +27,11 @@ from ...compat.of_torch import (
 )
 from ...torch_versions import require
 from ..collectives import with_hook
+from ..full_parameters import sharded_data
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..options import ShardOptions
 from ..parallelism import Applied, Parallelism, Setting, State
-from ..sharded_data import sharded_data
 from ..step import StepContext
 from ..unsupported import (
     reject_hooks,

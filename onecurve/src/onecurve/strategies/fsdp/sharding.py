@@ -27,11 +27,11 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from ...compat.of_torch import BatchNorm, is_in_forward
-from ...compat.patching import replaced
+from ...compat.patches import replaced
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
 from ..options import ShardOptions
-from .weight_changes import KeptChanges
+from .state import KeptChanges
 
 
 class Sharding(NamedTuple):

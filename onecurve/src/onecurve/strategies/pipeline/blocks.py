@@ -34,7 +34,7 @@ from ...compat.of_torch import (
     tree_unflatten,
     without_data,
 )
-from ...compat.patching import replaced
+from ...compat.patches import replaced
 from ...errors import UserError, in_short, say
 from ..layers import CONTAINERS
 from .remote import NO_DATA

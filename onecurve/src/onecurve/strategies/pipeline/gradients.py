@@ -33,7 +33,7 @@ from torch import Tensor
 from ...compat.of_torch import at_end_of_backward, local_shard, sees_outputs
 from ...errors import UserError, in_short, of_the_project
 from ..collectives import with_hook
-from ..manual_backward import gradients_aside
+from ..unsupported import gradients_aside
 from .network import Network
 from .remote import NO_DATA
 

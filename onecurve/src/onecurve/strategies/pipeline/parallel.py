@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...compat.of_lightning import accumulates
-from ...compat.patching import replaced
+from ...compat.patches import replaced
 from ...errors import UserError
 from ...torch_versions import require
 from ..context_parallel import Sequences
@@ -48,9 +48,9 @@ from .gradients import (
 )
 from .limits import SCHEDULES
 from .network import find_networks
-from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, report_partition
 from .remote import RemoteParameter, add_gradients
+from .remote import set_up_optimizers as set_up
 from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors

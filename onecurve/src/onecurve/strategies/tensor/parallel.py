@@ -26,8 +26,9 @@ from ..collectives import redistribute
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
 from ..parallelism import Applied, Parallelism, Setting
-from .attention import heads_forward, local, summand
-from .families import (
+from .plan import check_plan, find_plan, report_plan
+from .regions import Region, full_sum, heads_forward, local, own_rows, runs_of, summand
+from .styles import (
     STYLES,
     holds_parameters,
     in_features,
@@ -38,8 +39,6 @@ from .families import (
     share_counts,
     within,
 )
-from .plan import check_plan, find_plan, report_plan
-from .regions import Region, full_sum, own_rows, runs_of
 
 
 class TensorParallel(Parallelism):

@@ -34,21 +34,22 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from ...errors import UserError
-from .families import (
+from .styles import (
     STYLES,
+    InferredPlan,
     calls_as,
     heads_of,
     holds_parameters,
     in_features,
     is_divided,
     is_linear,
+    is_plain,
     is_within,
     out_features,
     sections_of,
     styles_within,
     within,
 )
-from .infer_plan import InferredPlan, is_plain
 
 INSTEAD = "or use strategy=fsdp"
 

@@ -1,5 +1,9 @@
-"""Redistributes the tensors between sharded layers, and the rows of fused projections."""
+"""Redistributes the tensors between sharded layers, and the rows of fused projections.
 
+Also the forward pass of an nn.MultiheadAttention whose heads are shared by ranks.
+"""
+
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+from torch.nn import functional as F
 
 from ..collectives import redistribute
 
@@ -146,3 +151,101 @@ class _Exchange(torch.autograd.Function):
         made = torch.empty_like(gradient, memory_format=torch.contiguous_format)
         dist.all_to_all_single(made, gradient.contiguous(), got, given, group)
         return None, made, None, None
+
+
+def heads_forward(
+    layer: nn.MultiheadAttention,
+    region: Region,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Replaces ``layer.forward``: takes and returns (N, T, width) or (T, N, width), and weights."""
+    different = {id(given): given for given in (query, key, value)}
+    entered = {name: region.enter(given) for name, given in different.items()}
+    inputs = [entered[id(given)] for given in (query, key, value)]
+    batched = inputs[0].ndim == 3
+    if not batched:
+        inputs = [tensor.unsqueeze(0) for tensor in inputs]
+    elif not layer.batch_first:
+        inputs = [tensor.transpose(0, 1) for tensor in inputs]
+    held = local(layer.in_proj_weight), local(layer.in_proj_bias)
+    weight, bias = own_rows(*held, [layer.embed_dim] * 3, region.mesh)
+    biases = [None] * 3 if bias is None else bias.chunk(3)
+    q, k, v = (
+        F.linear(*of).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        for of in zip(inputs, weight.chunk(3), biases, strict=True)
+    )
+    mask = _mask(region, q, attn_mask, key_padding_mask)
+    dropout = layer.dropout if layer.training else 0.0
+    seen_by = None
+    if need_weights:
+        scores = q @ k.mT / math.sqrt(layer.head_dim)
+        seen_by = (scores if mask is None else scores + mask).softmax(-1)
+        seen_by = F.dropout(seen_by, dropout)
+        seen = seen_by @ v
+    else:
+        # With is_causal the mask is redundant.
+        causal = is_causal and key_padding_mask is None
+        mask = None if causal else mask
+        seen = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
+    out = layer.out_proj
+    made = F.linear(seen.transpose(1, 2).flatten(2), local(out.weight), summand(region, out.bias))
+    if not batched:
+        made = made.squeeze(0)
+    elif not layer.batch_first:
+        made = made.transpose(0, 1)
+    made = region.leave(made, Partial())
+    if seen_by is None:
+        return made, None
+    if not average_attn_weights:
+        raise NotImplementedError("attention weights per head, when ranks share the heads")
+    mean = full_sum(seen_by.sum(1) / layer.num_heads, region.mesh)
+    return made, mean if batched else mean.squeeze(0)
+
+
+def local(parameter: Any) -> Any:
+    """This rank's shard of a parameter, or None; differentiable."""
+    if parameter is None:
+        return None
+    if parameter.device_mesh.ndim > 1:
+        # FSDP2 has not gathered it for a call, and would not average its gradients over replicas.
+        raise RuntimeError("a DTensor is used outside of the module that holds it")
+    return parameter.to_local()
+
+
+def summand(region: Region, bias: Tensor | None) -> Tensor | None:
+    """The addend by which the sum over the ranks contains a full bias exactly once.
+
+    Rank 0 adds the bias, the others add zero. The bias gets the gradient of the sum on every rank.
+    """
+    if bias is None or region.mesh.get_local_rank() == 0:
+        return bias
+    return bias - bias.detach()
+
+
+def _mask(
+    region: Region, q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
+) -> Tensor | None:
+    """Both masks as one additive mask for the scores (N, heads, T, S) of this rank's heads."""
+    masks = []
+    if attn_mask is not None:
+        if attn_mask.ndim == 3:
+            size, rank = region.mesh.size(), region.mesh.get_local_rank()
+            of_heads = attn_mask.unflatten(0, (-1, size * q.shape[1]))  # type: ignore[no-untyped-call]
+            attn_mask = of_heads.chunk(size, 1)[rank]
+        masks.append(attn_mask)
+    if key_padding_mask is not None:
+        masks.append(key_padding_mask.view(-1, 1, 1, key_padding_mask.shape[-1]))
+    added = [
+        torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, -torch.inf)
+        if mask.dtype == torch.bool
+        else mask
+        for mask in masks
+    ]
+    return sum(added[1:], added[0]) if added else None
