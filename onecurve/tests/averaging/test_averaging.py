@@ -17,7 +17,6 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
-from onecurve.callbacks.device_stats import DeviceStats
 from onecurve.callbacks.nan_guard import NanGuard
 from onecurve.callbacks.throughput import Throughput
 from onecurve.checkpoint.format import read_checkpoint
@@ -337,7 +336,7 @@ def test_two_optimizers_make_one_step_a_batch(
         steps = most * optimizers if most else -1
         trainer = quiet_trainer(
             onecurve.Single(), max_epochs=8, max_steps=steps, enable_checkpointing=True,
-            callbacks=[swa, keeps, Throughput(4), DeviceStats(4), Looks()], logger=notes,
+            callbacks=[swa, keeps, Throughput(4), Looks()], logger=notes,
         )  # fmt: skip
         trainer.fit(ByHand(optimizers), data())
         return swa.average.count, rates, written, notes.steps
