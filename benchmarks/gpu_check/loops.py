@@ -5,6 +5,7 @@ clock. FSDP2 with compiled layers for the transformer; neither for ResNet.
 """
 
 import os
+import resource
 import time
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
@@ -18,7 +19,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader
 
 from onecurve import FSDP, Single
-from onecurve.callbacks.device_stats import peak_bytes, reset_peak
 from onecurve.callbacks.throughput import forward_flops
 from onecurve.strategies.ac_compile import Compiled
 
@@ -94,11 +94,15 @@ class Clock(Callback):
             self.watch.__exit__(None, None, None)
             self.watched = passed
         elif in_window == 0:
-            reset_peak(self.device)
+            if self.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.device)
         else:
             self.windows.append(passed / WINDOW)
         if self.step == self.last:
-            self.peak = peak_bytes(self.device)
+            if self.device.type == "cuda":
+                self.peak = torch.cuda.max_memory_allocated(self.device)
+            else:
+                self.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             self.watch.__enter__()
         self.since = time.perf_counter()
 

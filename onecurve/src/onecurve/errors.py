@@ -46,9 +46,6 @@ NOT_OF_THE_PROJECT = (
 )
 """How paths of files begin that are installed, of this library, or no files."""
 
-FRAME_IN_TEXT = re.compile(r'^  File "(.+)", line \d+, in .*\n(?:    .*\n)*', re.MULTILINE)
-"""A frame of a traceback that is the message of an error."""
-
 LONGEST_MESSAGE = 4000  # the error of a loader's worker, which holds its traceback, is shorter
 REFUSED = 2  # the exit status after a UserError; Hydra's own errors end with 1
 
@@ -119,13 +116,13 @@ def of_the_project(error: BaseException) -> list[TracebackType]:
     """The frames of an error that are of the project's own code, from the outermost."""
     return [
         trace
-        for trace in iter_traceback(error.__traceback__)
+        for trace in _frames(error)
         if not trace.tb_frame.f_code.co_filename.startswith(NOT_OF_THE_PROJECT)
     ]
 
 
-def iter_traceback(trace: TracebackType | None) -> Iterator[TracebackType]:
-    """The frames of a traceback, from the outermost."""
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    trace = error.__traceback__
     while trace is not None:
         yield trace
         trace = trace.tb_next
@@ -134,25 +131,17 @@ def iter_traceback(trace: TracebackType | None) -> Iterator[TracebackType]:
 def show_frames_of_the_project(error: BaseException) -> None:
     """Leave an error's traceback the frames of the project's own code; without one, the last frame.
 
-    Around and between them are those of Hydra, Lightning, PyTorch and this library; they go from
-    the traceback in the message of a loader's worker, too. A message with a whole tensor in it, as
-    Lightning's about `self.log`, is shortened.
+    Around and between them are those of Hydra, Lightning, PyTorch and this library. A message with
+    a whole tensor in it, as Lightning's about `self.log`, is shortened.
     """
     for each in chain(error):
-        frames = of_the_project(each) or [*iter_traceback(each.__traceback__)][-1:]
-        for outer, inner in pairwise(frames):
-            outer.tb_next = inner
-        if frames:
-            frames[-1].tb_next = None
-            each.__traceback__ = frames[0]
-        if [type(part) for part in each.args] == [str]:
-            text = FRAME_IN_TEXT.sub(_if_of_the_project, each.args[0])
-            cut = len(text) > LONGEST_MESSAGE
-            each.args = (f"{text[:400]} … {text[-200:]}" if cut else text,)
-
-
-def _if_of_the_project(frame: re.Match[str]) -> str:
-    return "" if frame[1].startswith(NOT_OF_THE_PROJECT) else frame[0]
+        frames = of_the_project(each) or [*_frames(each)][-1:]
+        for outer, inner in pairwise([*frames, None]):
+            if outer is not None:
+                outer.tb_next = inner
+        each.__traceback__ = frames[0] if frames else None
+        if [type(part) for part in each.args] == [str] and len(each.args[0]) > LONGEST_MESSAGE:
+            each.args = (f"{each.args[0][:400]} … {each.args[0][-200:]}",)
 
 
 def interrupted(error: BaseException | None) -> bool:
@@ -162,13 +151,6 @@ def interrupted(error: BaseException | None) -> bool:
     AttributeError.
     """
     return any(isinstance(each, KeyboardInterrupt) for each in chain(error))
-
-
-def of_syntax(error: SyntaxError) -> UserError:
-    """The UserError for a file with a syntax error."""
-    return UserError(
-        f"{error.filename}, line {error.lineno}: {error.msg} ({type(error).__name__}); correct it"
-    )
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:
@@ -183,7 +165,8 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
         if isinstance(each, UserError):
             return each
         if isinstance(each, SyntaxError) and each.filename:
-            return of_syntax(each)
+            where = f"{each.filename}, line {each.lineno}"
+            return UserError(f"{where}: {each.msg} ({type(each).__name__}); correct it")
         if isinstance(each, OSError) and each.errno in FULL_DISK:
             where = f"{each.filename}: " if each.filename else ""
             return UserError(

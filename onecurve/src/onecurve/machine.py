@@ -1,4 +1,4 @@
-"""This process and its machine, without torch: the run's ranks and nodes, devices, peak memory.
+"""This process and its machine, without torch: the run's ranks and nodes, and its devices.
 
 torchrun and srun start ranks, of which this process is one (`ranks_around`). Kubeflow starts a pod
 for each node, in which this process becomes torchrun (`node_around`). Sources:
@@ -14,19 +14,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import UserError
-
-try:
-    import resource
-except ImportError:  # not on Windows, where no peak is known
-    resource = None  # type: ignore[assignment]
 
 # Steps that srun did not start, a batch script or salloc's shell, have numbers from here on.
 FIRST_STEP_WITHOUT_SRUN = 0xFFFFFFF0
@@ -79,21 +73,19 @@ def ranks_around() -> Ranks | None:
     Workers of torchelastic are ranks, too. A pod of a Kubeflow PyTorchJob is none: it has RANK but
     no LOCAL_RANK, and becomes torchrun.
     """
-    environment = os.environ
     for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):  # Lightning's import reads each of them
-        if name in environment:
+        if name in os.environ:
             _number(name)
-    if "RANK" in environment and "LOCAL_RANK" in environment:
+    if "RANK" in os.environ and "LOCAL_RANK" in os.environ:
         world = _number("WORLD_SIZE", 1, least=1)
         here = _number("LOCAL_WORLD_SIZE", world, least=1)
-        starter = "srun" if environment.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
+        starter = "srun" if os.environ.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
         return Ranks(_number("RANK"), _number("LOCAL_RANK"), world, here, starter)
     # A step may have fewer tasks than its job. A single task is not one of several ranks.
-    counts = "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-    if not _is_task_of_srun(environment) or (world := _number(counts, 1, least=1)) == 1:
+    counts = "SLURM_STEP_NUM_TASKS" if os.environ.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+    if not _is_task_of_srun() or (world := _number(counts, 1, least=1)) == 1:
         return None
-    rank = _number("SLURM_PROCID")
-    here = _tasks_here(environment, world)
+    rank, here = _number("SLURM_PROCID"), _tasks_here(world)
     return Ranks(rank, _number("SLURM_LOCALID", rank % here), world, here, "srun")
 
 
@@ -170,39 +162,25 @@ def unchanged_environment(
                 os.environ[name] = value
 
 
-def _is_task_of_srun(environment: Mapping[str, str]) -> bool:
-    """Whether this process is a task of srun, and was not started from a shell in a Slurm job.
+def _is_task_of_srun() -> bool:
+    """Whether srun started this process: only the tasks of a step have its number.
 
-    Only the tasks of a step have its number. The shell of `srun --pty bash` is recognized by its
-    terminal: its variables are inherited by a further srun. The name of the job does not tell:
-    `srun bash -c ...` makes it "bash", and salloc "interactive".
+    The name of the job does not tell: `srun bash -c ...` makes it "bash", salloc "interactive".
     """
-    step = environment.get("SLURM_STEP_ID", "")
-    if "SLURM_PROCID" not in environment or not step.isdecimal():
-        return False
-    if int(step) >= FIRST_STEP_WITHOUT_SRUN:
-        return False
-    return not ("SLURM_PTY_PORT" in environment and _has_terminal())
+    step = os.environ.get("SLURM_STEP_ID", "")
+    is_task = "SLURM_PROCID" in os.environ and step.isdecimal()
+    return is_task and int(step) < FIRST_STEP_WITHOUT_SRUN
 
 
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
-def _tasks_here(environment: Mapping[str, str], world: int) -> int:
+def _tasks_here(world: int) -> int:
     """Tasks of this step on this node; "2(x2),1" means two on each of two nodes, one on a third."""
-    written = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     counts: list[int] = []
+    written = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", written):
         counts += [int(count)] * int(times or 1)
-    node = environment.get("SLURM_NODEID", "0")
-    if node.isdecimal() and int(node) < len(counts):
-        return counts[int(node)]
-    nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
+    if (node := _number("SLURM_NODEID", 0)) < len(counts):
+        return counts[node]
+    nodes = os.environ.get("SLURM_STEP_NUM_NODES") or os.environ.get("SLURM_NNODES") or "1"
     return max(1, world // int(nodes))
 
 
@@ -345,23 +323,3 @@ def most_devices(kind: str) -> int:
     if kind == "mps":
         return int(has_mps())
     return max(MOST_PROCESSES_ON_A_SMALL_CPU, count_cores())
-
-
-def reset_peak_memory() -> None:
-    """Reset the peak memory of this process; only Linux can."""
-    with suppress(OSError):
-        # Resets VmHWM: man 5 proc_pid_clear_refs.
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory() -> int:
-    """The peak in bytes since `reset_peak_memory`, or of the whole process; 0 if it is unknown."""
-    # Only on Linux.
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        peak = next(line for line in lines if line.startswith("VmHWM:"))
-        return int(peak.split()[1]) * 1024
-    if resource is None:
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -19,7 +19,7 @@ SHORT = (
 )
 # What a callback needs beside its name to do something in four steps.
 SET = {
-    "device_stats": ("callbacks.device_stats.every_n_steps=2",),
+    "device_stats": ("callbacks.device_stats.cpu_stats=true",),
     "gradient_accumulation": ("callbacks.gradient_accumulation.scheduling={0:1,4:2}",),
     "lr_finder": ("callbacks.lr_finder.steps=20",),
     "swa": ("callbacks.swa.start=0.5",),

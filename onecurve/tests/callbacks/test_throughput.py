@@ -29,7 +29,7 @@ def header(run: Path) -> list[str]:
 
 WATCHED = (
     "callbacks=[checkpoint,throughput,device_stats]", "callbacks.throughput.every_n_steps=5",
-    "callbacks.device_stats.every_n_steps=5",
+    "callbacks.device_stats.cpu_stats=true", "trainer.log_every_n_steps=5",
 )  # fmt: skip
 
 
@@ -55,13 +55,7 @@ def test_throughput_is_logged_and_summed_up(train: Cli, name: str) -> None:
     assert 2 * EPOCH * 64 / metrics["samples_per_second_in_training"] < metrics["seconds"] * 1.2
     if name == "single":
         assert "step share" in outcome.out
-    # Every rank has its own.
-    stats = [f"device/rank_{rank}" for rank in range(metrics["world_size"])]
-    columns = {f"{rank}/{stat}" for rank in stats for stat in ("cpu_percent", "memory_mib")}
-    assert {name for name in header(outcome.run) if name.startswith("device/")} == columns
-    for rank in stats:
-        assert min(column(outcome.run, f"{rank}/memory_mib")) > 50
-        assert len(column(outcome.run, f"{rank}/cpu_percent")) == 4
+    assert any(name.startswith("DeviceStatsMonitor.") for name in header(outcome.run))
 
 
 class Slowly(Callback):

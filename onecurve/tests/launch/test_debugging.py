@@ -29,8 +29,6 @@ def test_the_chosen_rank_has_the_terminal(tmp_path: Path) -> None:
     status, shown = in_terminal(tmp_path, *typed, prompt="(Pdb, rank 1) ", answers=answers)
     assert status == 0, shown
     assert "'IN 1 OF 2'" in shown
-    passed = "rank 0 ignores breakpoint(), at which rank 1 stops; launch.debug_rank=0 stops this"
-    assert shown.count(passed) == 1
     assert "Training finished" in shown
 
 

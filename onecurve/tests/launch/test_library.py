@@ -218,8 +218,8 @@ def test_a_call_outside_of_main_is_rejected(tmp_path: Path) -> None:
     assert command.returncode
     assert err.count("Traceback") == 1, err
     assert err.splitlines()[-1] == (
-        "onecurve.errors.UserError: unguarded.py, line 15: starts ranks, each of which imports "
-        'this script; write it beneath if __name__ == "__main__":'
+        "onecurve.errors.UserError: unguarded.py: starts ranks, each of which imports this script; "
+        'call onecurve.launch beneath if __name__ == "__main__":'
     )
     assert nothing_stays_of(command.pid)
 

@@ -49,25 +49,9 @@ def tell(monkeypatch: pytest.MonkeyPatch, variables: Told) -> None:
 def test_a_task_of_srun_is_a_rank(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     different, here = TASKS[case]
     tell(monkeypatch, {**SRUN, **different})
-    # Not the terminal of who runs these tests.
-    monkeypatch.setattr("onecurve.machine._has_terminal", lambda: False)
     ranks = machine.ranks_around()
     told = ranks and (ranks.rank, ranks.local_rank, ranks.world_size, ranks.on_this_node)
     assert told == (here and (3, 1, 4, here))
-
-
-def test_a_command_in_a_terminal_of_srun_starts_the_ranks() -> None:
-    """With the variables of `srun --pty bash`, whose first task has a terminal."""
-    code = "from onecurve import machine; print(machine.ranks_around() is None)"
-    parent, child = os.openpty()
-    told = {name: value for name, value in SRUN.items() if value}
-    done = subprocess.run(
-        ["setsid", "--ctty", sys.executable, "-c", code], check=True, timeout=60, text=True,
-        env={**os.environ, **told, "SLURM_PTY_PORT": "40101"}, stdin=child, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    os.close(parent)
-    os.close(child)
-    assert done.stdout == "True\n"
 
 
 def test_lightning_recognises_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,13 +89,6 @@ def test_an_optimizer_is_torchs_with_all_its_arguments(algorithm: str, tmp_path:
         assert torch.equal(one, other)
 
 
-def test_a_switch_is_true_or_false() -> None:
-    """PyTorch would fail in the first step."""
-    options: Any = {"algorithm": "torch.optim.Adam", "lr": 0.1, "lr_scale": {}}
-    with pytest.raises(UserError, match=r"differentiable=-0\.0: must be true or false"):
-        build_optimizer(network().named_parameters(), differentiable=-0.0, **options)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "line"),
     {

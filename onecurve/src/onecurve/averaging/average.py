@@ -5,12 +5,11 @@ layers. They are gathered only for a checkpoint, under their usual names.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -106,19 +105,15 @@ class Averaging(Callback):
 
     Attributes:
         average: The average so far.
-        validate: Whether the average, once there is one, is validated instead of the weights of
-            training.
         is_saving: Whether the current checkpoint is of this average alone; then no other average
             adds itself to it.
     """
 
-    validate: bool = True
     is_saving: bool = False
 
     def __init__(self) -> None:
         self.average = RunningAverage()
         self._seen = -1
-        self._validating: AbstractContextManager[None] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._seen = trainer.global_step
@@ -127,21 +122,6 @@ class Averaging(Callback):
         """Whether the batch that has just ended was followed by an optimizer step."""
         before, self._seen = self._seen, trainer.global_step
         return self._seen != before
-
-    def in_place(self, trainer: Trainer) -> AbstractContextManager[None]:
-        """Put the average into the module within the context."""
-        return self.average.in_place(trainer.lightning_module)
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
-        if self.validate and self.average.count and fits:
-            self._validating = self.in_place(trainer)
-            self._validating.__enter__()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._validating is not None:
-            self._validating.__exit__(None, None, None)
-            self._validating = None
 
 
 def held(module: LightningModule) -> dict[str, Tensor]:

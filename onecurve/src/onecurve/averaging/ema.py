@@ -1,8 +1,10 @@
 """Exponential moving average of the weights, which is validated and saved as the best."""
 
+from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ..arguments import configured_by
 from ..compat.of_lightning import callbacks_of
@@ -29,6 +31,7 @@ class ExponentialMovingAverage(Averaging):
         super().__init__()
         self.decay = options.decay
         self._restored: dict[str, Any] | None = None
+        self._validating = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the weights of training, and the average, of a resumed run."""
@@ -45,6 +48,15 @@ class ExponentialMovingAverage(Averaging):
         if self.has_stepped(trainer):
             count = self.average.count
             self.average.add(pl_module, 1 - min(self.decay, (1 + count) / (10 + count)))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Validate the average."""
+        fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self.average.count and fits:
+            self._validating.enter_context(self.average.in_place(pl_module))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validating.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.average.count}

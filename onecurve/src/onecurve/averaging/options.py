@@ -35,18 +35,8 @@ class StochasticWeightAveragingOptions(Arguments):
         default=1, ge=0, description="Epochs until the learning rate is `lr`."
     )
     annealing: Literal["cosine", "linear"] = Field(default="cosine", description="The way to `lr`.")
-    validate_average: bool = Field(
-        default=False,
-        alias="validate",
-        description="Validate the average, which costs a pass over the training set each time.",
-    )
 
     def refusals(self, run: Run, key: str) -> Iterator[str]:
-        if self.validate_average and run.has("ema"):
-            yield (
-                f"{key}.validate=true: callbacks=ema already validates its own average; use "
-                f"{key}.validate=false, or '~callbacks.ema'"
-            )
         if run.has("gradient_accumulation") and self.start >= 1:
             yield (
                 f"{key}.start={run.get(f'{key}.start')}: epochs have different numbers of steps "

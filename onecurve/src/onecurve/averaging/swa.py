@@ -1,15 +1,14 @@
 """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ..arguments import configured_by
 from ..compat.of_torch import BatchNorm
@@ -30,8 +29,7 @@ class StochasticWeightAveraging(Averaging):
     BatchNorm.
 
     The arguments are described in `StochasticWeightAveragingOptions`. Where parameter groups have
-    different learning rates, `lr` is that of the first, and the others keep their ratio. With
-    `validate`, the weights in checkpoints are still those of training.
+    different learning rates, `lr` is that of the first, and the others keep their ratio.
 
     Attributes:
         final_weights: The file, once it is written; the final test takes it.
@@ -46,7 +44,6 @@ class StochasticWeightAveraging(Averaging):
         self.lr = options.lr
         self.anneal_epochs = options.anneal_epochs
         self.annealing = options.annealing
-        self.validate = options.validate_average
         self.final_weights: str | None = None
         self._lrs: list[list[float]] = []
         self._restored: tuple[dict[str, Any], int] | None = None
@@ -75,7 +72,8 @@ class StochasticWeightAveraging(Averaging):
         if self.lr is None or (steps := steps_done(trainer) - self._first_step(trainer)) < 0:
             return
         if not self._lrs:
-            self._lrs = [_rates(optimizer) for optimizer in trainer.optimizers]
+            optimizers = trainer.optimizers
+            self._lrs = [[float(group["lr"]) for group in each.param_groups] for each in optimizers]
         epochs = steps / self._steps_an_epoch
         share = min(1.0, epochs / self.anneal_epochs) if self.anneal_epochs else 1.0
         if self.annealing == "cosine":
@@ -103,23 +101,16 @@ class StochasticWeightAveraging(Averaging):
             if trainer.is_global_zero:
                 print(f"swa: the run ended before callbacks.swa.start={self.start:g}: no average")
             return
-        with self.in_place(trainer):
+        buffers = {n: each.clone() for n, each in pl_module.named_buffers() if not each.is_meta}
+        with self.average.in_place(pl_module):
+            recompute_statistics(trainer)
             self.is_saving = True
             trainer.save_checkpoint(self.file)
             self.is_saving = False
-        self.final_weights = self.file
-
-    @contextmanager
-    def in_place(self, trainer: Trainer) -> Iterator[None]:
-        """Put the average and its own BatchNorm statistics into the module within the context."""
-        module = trainer.lightning_module
-        buffers = {name: each.clone() for name, each in module.named_buffers() if not each.is_meta}
-        with self.average.in_place(module):
-            recompute_statistics(trainer)
-            yield
-        for name, buffer in module.named_buffers():
+        for name, buffer in pl_module.named_buffers():
             if name in buffers:
                 buffer.copy_(buffers[name])
+        self.final_weights = self.file
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.average.count, "lrs": self._lrs}
@@ -151,10 +142,6 @@ class StochasticWeightAveraging(Averaging):
 def _count(state: dict[str, Any]) -> int:
     count: int = state.get("count", state.get("n_averaged", 0))
     return count
-
-
-def _rates(optimizer: Optimizer) -> list[float]:
-    return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 # BatchNorm statistics of the average, which no forward pass of training has used
@@ -190,12 +177,11 @@ class _Measuring:
     """Lets a layer normalize by the statistics of the global batch, and average them."""
 
     def __init__(self, layer: BatchNorm, reduce: Callable[..., Tensor]) -> None:
-        self.layer = layer
-        self.reduce = reduce
+        self.layer, self.reduce = layer, reduce
         self.counts = True
         self.batches = 0
         # In double precision, whatever the layer's.
-        self.means: list[Tensor] = []
+        self.means: Tensor | float = 0.0
 
     def __enter__(self) -> None:
         self.layer.reset_running_stats()
@@ -207,6 +193,7 @@ class _Measuring:
             self.layer.num_batches_tracked.fill_(self.batches)
 
     def _forward(self, inputs: Tensor) -> Tensor:
+        layer: Any = self.layer
         channels = inputs.transpose(0, 1).flatten(1).double()
         sums = torch.stack([channels.sum(1), channels.square().sum(1)])
         values = torch.full_like(sums[:1], channels.shape[1])
@@ -214,14 +201,10 @@ class _Measuring:
         total, squares, count = self.reduce(totals, reduce_op="sum")
         mean = total / count
         variance = squares / count - mean.square()
-        self._keep(mean, variance * count / (count - 1))
-        layer = self.layer
+        self.batches += 1
+        new = torch.stack([mean, variance * count / (count - 1)])
+        self.means = self.means + (new - self.means) / self.batches
+        layer.running_mean.copy_(self.means[0])
+        layer.running_var.copy_(self.means[1])
         statistics = mean.to(inputs.dtype), variance.to(inputs.dtype)
         return F.batch_norm(inputs, *statistics, layer.weight, layer.bias, False, 0.0, layer.eps)
-
-    def _keep(self, mean: Tensor, variance: Tensor) -> None:
-        self.batches += 1
-        running: Any = (self.layer.running_mean, self.layer.running_var)
-        self.means = self.means or [torch.zeros_like(mean), torch.zeros_like(variance)]
-        for kept, average, new in zip(running, self.means, (mean, variance), strict=True):
-            kept.copy_(average.lerp_(new, 1 / self.batches))

@@ -17,11 +17,8 @@ from .options import KatibMetricsOptions
 class KatibMetrics(Checkpoint):
     """Appends the metrics of each epoch, validation and test, under the names of `self.log`.
 
-    For a Katib experiment whose metrics collector is of the kind ``File``, in the format ``JSON``.
-    It ignores values that are no strings, so they are strings. A container that was restarted
-    continues the file.
-
-    Lightning calls a callback of this base class after the task's own `on_train_epoch_end`.
+    For a metrics collector of the kind ``File``, in the format ``JSON``, which ignores values that
+    are no strings. Its base class lets the task's own `on_train_epoch_end` come first.
     """
 
     @configured_by(KatibMetricsOptions, "callbacks.katib")

@@ -45,7 +45,12 @@ class LearningRateRangeTest(LearningRateFinder):
         self.final_facts = {"suggested_lr": float(f"{suggested:.3g}")} if suggested else {}
         if not trainer.is_global_zero:
             return
-        draw(rates, losses, suggested, self.file)
+        figure = new_figure(6, 4)
+        axes = figure.subplots()
+        axes.plot(rates[: len(losses)], losses[: len(rates)])
+        axes.set(xscale="log", xlabel="learning rate", ylabel="loss (smoothed)")
+        axes.axvline(suggested or self._min_lr, color="firebrick")
+        figure.savefig(self.file, dpi=100)
         if suggested:
             print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file})", flush=True)
         else:
@@ -68,20 +73,3 @@ def suggestion(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     ]
     slope, rate = min(slopes, default=(0.0, 0.0))
     return rate if slope < 0 else None
-
-
-def draw(
-    rates: Sequence[float], losses: Sequence[float], suggested: float | None, file: str
-) -> None:
-    """The loss by learning rate, with the suggestion."""
-    figure = new_figure(6, 4)
-    axes = figure.subplots()
-    count = min(len(rates), len(losses))
-    axes.plot(rates[:count], losses[:count])
-    axes.set_xscale("log")
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel("loss (smoothed)")
-    if suggested is not None:
-        axes.axvline(suggested, color="firebrick", label=f"suggested: {suggested:.3g}")
-        axes.legend()
-    figure.savefig(file, dpi=100)

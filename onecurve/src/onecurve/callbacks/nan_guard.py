@@ -1,7 +1,6 @@
 """Stops training at the first value that is not finite, and reports where it came from."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,31 +84,20 @@ class NanGuard(Callback):
                 findings.append((1, position, f"parameter {name}"))
             if not _is_finite(parameter.grad):
                 findings.append((3, -position, f"the gradient of {name}"))
-        with _checking_layers(module) as of_layers:
+
+        def check(position: int, name: str, layer: nn.Module, _: Any, outputs: Any) -> None:
+            if not _is_finite(outputs):
+                findings.append((2, position, f"what layer {name} returns"))
+
+        with ExitStack() as hooks:
+            for position, (name, layer) in enumerate(module.named_modules()):
+                if not list(layer.children()):
+                    hook = layer.register_forward_hook(partial(check, position, name))
+                    hooks.callback(hook.remove)
             strategy.forward_only(self._batch)
-        first = sorted(findings + of_layers)[:1]
-        everywhere = [each for rank in strategy.of_all_ranks(first) for each in rank]
-        return min(everywhere)[2] if everywhere else None
-
-
-@contextmanager
-def _checking_layers(module: nn.Module) -> Iterator[list[Finding]]:
-    found: list[Finding] = []
-
-    def check(position: int, name: str, layer: nn.Module, inputs: Any, outputs: Any) -> None:
-        if not _is_finite(outputs):
-            found.append((2, position, f"what layer {name} returns"))
-
-    hooks = [
-        layer.register_forward_hook(partial(check, position, name))
-        for position, (name, layer) in enumerate(module.named_modules())
-        if not list(layer.children())
-    ]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
+        everywhere = strategy.of_all_ranks(sorted(findings)[:1])
+        first = min((each for rank in everywhere for each in rank), default=None)
+        return first[2] if first else None
 
 
 def _is_finite(values: Any) -> bool:

@@ -60,6 +60,14 @@ class GradientAccumulationScheduler(Config):
             )
 
 
+class DeviceStatsMonitor(Config):
+    """Logs memory of the first rank's GPU, and load (a callback of Lightning)."""
+
+    cpu_stats: bool | None = Field(
+        default=None, description="Log the machine's processors, by psutil; null: without a GPU."
+    )
+
+
 class BatchSizeFinder(Config):
     """Before training: doubles the batch size until memory runs out (a callback of Lightning)."""
 
@@ -125,12 +133,6 @@ class NanGuardOptions(Arguments):
     file: str = Field(description="Where to save the batch and the number of the step.")
     checkpoint: str = Field(description="Where to save the weights.")
     every_n_steps: int = Field(default=1, ge=1, description="How often to check.")
-
-
-class DeviceStatsOptions(Arguments):
-    """Logs memory and load of every rank."""
-
-    every_n_steps: int = Field(default=50, ge=1, description="Optimizer steps between two values.")
 
 
 class ThroughputOptions(Arguments):

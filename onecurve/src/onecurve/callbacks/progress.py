@@ -22,6 +22,9 @@ def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
     return ProgressLines(seconds_between_lines)
 
 
+Facts = dict[str, int | str | float | dict[str, float]]
+
+
 class Pace:
     """Samples per second of all ranks, over windows of half a second or more, and the time left."""
 
@@ -33,7 +36,7 @@ class Pace:
         self._since = self._start = time.perf_counter()
         self._first_step = steps_done(trainer)
 
-    def facts(self, trainer: Trainer) -> dict[str, int | str | float | dict[str, float]]:
+    def facts(self, trainer: Trainer) -> Facts:
         """What a line or a bar shows, by name. The time of validation is included."""
         if self._start < 0:  # Lightning's bars of the validation before training
             return {}
@@ -43,8 +46,7 @@ class Pace:
             self._speed = samples / seconds
             self._samples, self._since = self._samples + samples, now
         done, total = steps_done(trainer), steps_in_all(trainer)
-        facts: dict[str, int | str | float | dict[str, float]] = {}
-        facts["samples/s"] = f"{self._speed:,.0f}"
+        facts: Facts = {"samples/s": f"{self._speed:,.0f}"}
         if (steps := done - self._first_step) and 0 < total < math.inf:
             rest = (now - self._start) / steps * max(total - done, 0)
             facts["left"] = str(timedelta(seconds=round(rest)))
@@ -81,10 +83,19 @@ class ProgressLines(ProgressBar):
 
     def _print_line(self, trainer: Trainer) -> None:
         self._last_line = time.perf_counter()
-        if self._is_enabled:
-            facts = [f"{value} {name}" for name, value in self._pace.facts(trainer).items()]
-            line = [_epoch(trainer), _step(trainer), *_metrics(trainer), *facts]
-            print("  ".join(line), flush=True)
+        if not self._is_enabled:
+            return
+        epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
+        total = steps_in_all(trainer)
+        step = f"step {steps_done(trainer)}" + (f"/{total}" if 0 < total < math.inf else "")
+        metrics = [
+            f"{name} {value:.4f}"
+            for name, value in trainer.progress_bar_metrics.items()
+            if isinstance(value, float)
+        ]
+        facts = [f"{value} {name}" for name, value in self._pace.facts(trainer).items()]
+        line = [f"epoch {trainer.current_epoch + 1}/{epochs}", step, *metrics, *facts]
+        print("  ".join(line), flush=True)
 
 
 class ProgressInTerminal(RichProgressBar):
@@ -98,9 +109,7 @@ class ProgressInTerminal(RichProgressBar):
         super().on_train_start(trainer, pl_module)
         self._pace.start(trainer)
 
-    def get_metrics(
-        self, trainer: Trainer, pl_module: LightningModule
-    ) -> dict[str, int | str | float | dict[str, float]]:
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> Facts:
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
         return {**metrics, **self._pace.facts(trainer)}
@@ -109,18 +118,3 @@ class ProgressInTerminal(RichProgressBar):
 def _samples(trainer: Trainer) -> int:
     strategy = trainer.strategy
     return strategy.samples_seen if isinstance(strategy, OneCurve) else 0
-
-
-def _epoch(trainer: Trainer) -> str:
-    epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
-    return f"epoch {trainer.current_epoch + 1}/{epochs}"
-
-
-def _step(trainer: Trainer) -> str:
-    total = steps_in_all(trainer)
-    return f"step {steps_done(trainer)}" + (f"/{total}" if 0 < total < math.inf else "")
-
-
-def _metrics(trainer: Trainer) -> list[str]:
-    values = trainer.progress_bar_metrics.items()
-    return [f"{name} {value:.4f}" for name, value in values if isinstance(value, float)]

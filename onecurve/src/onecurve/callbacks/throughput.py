@@ -2,7 +2,7 @@
 
 import time
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning.fabric.utilities.throughput import get_available_flops
@@ -56,19 +56,21 @@ class Throughput(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.start("data")
-        self._first = self._last = self._now(trainer)
+        self._first = self._last = self._count(trainer)
+        self._last_step = steps_done(trainer)
 
     def on_train_batch_start(self, *_: Any, **__: Any) -> None:
         self._clock.enter("step")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if steps_done(trainer) - self._last.step < self.every_n_steps:
+        step = steps_done(trainer)
+        if step - self._last_step < self.every_n_steps:
             return
-        now = self._now(trainer)
-        values = {f"throughput/{name}": value for name, value in self._rates(trainer, now).items()}
+        rates = self._rates(trainer, self._last)
+        values = {f"throughput/{name}": value for name, value in rates.items()}
         for logger in trainer.loggers:
-            logger.log_metrics(values, step=steps_done(trainer) - 1)
-        self._last = now
+            logger.log_metrics(values, step=step - 1)
+        self._last, self._last_step = self._count(trainer), step
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.enter("validation")
@@ -82,8 +84,7 @@ class Throughput(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.enter("data")
-        self._last = self._first
-        facts = self._rates(trainer, self._now(trainer))
+        facts = self._rates(trainer, self._first)
         # The run's own figure includes the time before and after training.
         facts["samples_per_second_in_training"] = facts.pop("samples_per_second")
         self.final_facts = facts
@@ -106,35 +107,23 @@ class Throughput(Callback):
         self._wrapped.enter_context(replaced(profiler, "start", begin))
         self._wrapped.enter_context(replaced(profiler, "stop", end))
 
-    def _now(self, trainer: Trainer) -> "Count":
+    def _count(self, trainer: Trainer) -> dict[str, float]:
+        """What the run has done so far, and the seconds that it spent in each section."""
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]
         batches = trainer.fit_loop.total_batch_idx + 1
-        return Count(steps_done(trainer), batches, samples, dict(self._clock.seconds))
+        return {"batches": batches, "samples": samples, **self._clock.seconds}
 
-    def _rates(self, trainer: Trainer, now: "Count") -> dict[str, float]:
-        spent = {name: now.seconds[name] - self._last.seconds[name] for name in SECTIONS}
-        seconds = max(sum(spent.values()), 1e-9)
-        samples = (now.samples - self._last.samples) / seconds
-        rates = {
-            "samples_per_second": samples,
-            "batches_per_second": (now.batches - self._last.batches) / seconds,
-            **{f"{name}_share": spent[name] / seconds for name in SECTIONS},
-        }
+    def _rates(self, trainer: Trainer, since: dict[str, float]) -> dict[str, float]:
+        done = {name: value - since[name] for name, value in self._count(trainer).items()}
+        seconds = max(sum(done[name] for name in SECTIONS), 1e-9)
+        rates = {f"{name}_per_second": done[name] / seconds for name in ("samples", "batches")}
+        rates |= {f"{name}_share": done[name] / seconds for name in SECTIONS}
         if self._flops_a_sample:
-            rates["flops_per_second"] = samples * self._flops_a_sample
+            rates["flops_per_second"] = rates["samples_per_second"] * self._flops_a_sample
             peak = get_available_flops(trainer.strategy.root_device, _dtype(trainer))
             if peak:
                 rates["mfu"] = rates["flops_per_second"] / (peak * trainer.world_size)
         return rates
-
-
-class Count(NamedTuple):
-    """What a run has done so far, and the seconds that it spent in each section."""
-
-    step: int
-    batches: int
-    samples: int
-    seconds: dict[str, float]
 
 
 class Stopwatch:

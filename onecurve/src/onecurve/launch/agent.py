@@ -42,21 +42,9 @@ from .process import log_file
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
 SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": 5} if CAN_SHUT_DOWN_SOON else {}
-# Changed while torchelastic runs: the ranks of each attempt have a store of their own.
-AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-
-SILENCED = (
-    *("torch.distributed.elastic", "torch.distributed.launcher"),
-    *("torch.multiprocessing", "torchelastic-events-null"),
+REPORTS = re.compile(
+    r"torch\.(distributed\.(elastic|launcher)|multiprocessing)|torchelastic-events-null"
 )
-# The options of torchelastic's LaunchConfig for a single node.
-ONE_NODE: dict[str, Any] = {
-    "min_nodes": 1,
-    "max_nodes": 1,
-    "rdzv_backend": "one_node",
-    "local_addr": HOST,
-}
-Error = ChildFailedError | SignalException | RendezvousError | DistError
 
 
 class OneNode(StaticTCPRendezvous):
@@ -89,50 +77,50 @@ def start_ranks(
     processes: int,
     max_restarts: int = 0,
 ) -> Any:
-    """Start the ranks of this node, and wait until they end.
+    """Start the ranks of this node, wait until they end, and return the result of rank 0.
 
     After the failure of one all of them are restarted, `max_restarts` times.
-
-    Returns:
-        The result of `work` on rank 0.
 
     Raises:
         RankFailed: If a rank failed; names the rank and holds its traceback.
         UserError: If a rank raised one.
     """
     # Failures are reported once, below. Child loggers have levels of their own.
-    for name in [*SILENCED, *logging.root.manager.loggerDict]:
-        if name.startswith(SILENCED):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in filter(REPORTS.match, [*logging.root.manager.loggerDict]):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.stdout.flush()
-    context, logs = options.context, options.logs
     with (
-        unchanged_environment(AGENT_VARIABLES, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
+        unchanged_environment(("TORCHELASTIC_SIGNALS_TO_HANDLE",)),
         tempfile.TemporaryDirectory(prefix="ranks-") as folder,
     ):
         shared = Path(folder)
-        agent = LaunchConfig(
-            **ONE_NODE,
-            run_id=uuid.uuid4().hex,
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
             nproc_per_node=processes,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="one_node",
+            local_addr=HOST,
             max_restarts=max_restarts,
             start_method="forkserver",
             logs_specs=DefaultLogsSpecs(log_dir=str(shared / "errors")),
-            **SHUT_DOWN,
             # The other signals are passed on to the ranks.
             signals_to_handle="SIGHUP,SIGQUIT",
+            **SHUT_DOWN,
         )
-        options = replace(
-            options,
-            context=context.for_ranks() if context else None,
-            shared=shared,
-        )
-        (shared / worker.LISTENING).mkdir()
+        context = options.context and options.context.for_ranks()
+        rank = replace(options, context=context, shared=shared)
+        (listening := shared / worker.LISTENING).mkdir()
         try:
-            with passing_on(shared / worker.LISTENING, processes) as received:
-                results = elastic_launch(agent, worker.main)(work, arguments, options)
-        except (ChildFailedError, SignalException, RendezvousError, DistError) as error:
-            raise _failure_of(error, logs) from None
+            with passing_on(listening, processes) as received:
+                results = elastic_launch(config, worker.main)(work, arguments, rank)
+        except ChildFailedError as error:
+            raise _failure_of(error, options.logs) from None
+        except SignalException as error:
+            raise RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value) from None
+        except (RendezvousError, DistError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise RankFailed(f"the ranks could not be started: {why}") from None
     return unless_stopped(results[0], received)
 
 
@@ -168,17 +156,12 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _failure_of(error: Error, logs: Path | None) -> UserError | RankFailed:
-    """The error to raise: the failure of the rank that failed first, or what ended the run."""
-    if isinstance(error, SignalException):
-        return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
-    if not isinstance(error, ChildFailedError):
-        return RankFailed(f"the ranks could not be started: {type(error).__name__}: {error}")
+def _failure_of(error: ChildFailedError, logs: Path | None) -> UserError | RankFailed:
+    """The failure of the rank that failed first."""
     rank, first = error.get_first_failure()
     message = first.error_file_data.get("message", "")
     details = message if isinstance(message, dict) else {}
-    said = str(details.get("message", ""))
-    if refusal := re.match(r"UserError: (.*)", said, re.DOTALL):
+    if refusal := re.match(r"UserError: (.*)", str(details.get("message", "")), re.DOTALL):
         return UserError(refusal[1])
     trace = details.get("extraInfo", {}).get("py_callstack", "").strip()
     # Only torch's own frame is left above the project's.

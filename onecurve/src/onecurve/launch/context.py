@@ -3,67 +3,101 @@
 It ends with metrics, by a signal, by a callback, or by the failure of a rank.
 """
 
+import json
 import re
 import signal
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import UserError, interrupted
+from .addresses import answered, wait
 
 if TYPE_CHECKING:
     from ..app.run.record import LockedDirectory
 
+SECONDS_TO_READ = 30
+
 
 class Attempt(NamedTuple):
-    """The attempt of a run that ranks belong to; after a failure all of them are restarted.
-
-    Rank 0 decides for all: ranks that looked by themselves might find different checkpoints.
-    """
+    """The attempt of a run that ranks belong to; after a failure all of them are restarted."""
 
     number: int = 0  # the number of restarts before it
     checkpoint: str | None = None
     """What the ranks resume from; None for the configuration's `resume`."""
 
 
+@dataclass(eq=False)
 class Members:
-    """The processes of a run that were started separately: this one alone.
+    """The processes of a run that were started separately: this one alone, or ranks with a store.
 
-    `onecurve.launch.meeting.Meeting` is several: the ranks of torchrun or srun.
+    The store holds values as JSON, each under a key of its own.
     """
 
-    index = 0
-    count = 1
+    index: int = 0  # the number of this process; 0 creates the run directory and writes the record
+    count: int = 1
+    store: Any = None  # a TCPStore, which rank 0 serves
+    limit: float = 0  # seconds to wait for the others
+    late: str = ""  # the error line if they have not come by then
 
     @property
     def is_first(self) -> bool:
-        """Whether this process creates the run directory and writes the record."""
         return self.index == 0
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
-        """Broadcast what `find_out` returns on the first member, as JSON, under a key of its own.
+        """Broadcast what `find_out` returns on the first member.
 
         A UserError that it raises is raised in all of them.
         """
-        return find_out()
+        if self.store is None:
+            return find_out()
+        if self.is_first:
+            try:
+                self._set(key, [find_out(), None])
+            except UserError as error:
+                self._set(key, [None, str(error)])
+        answer, refusal = self._get([key], self.limit)[0]
+        if refusal is None:
+            return answer
+        # The first serves the store, and ends once the others have read why.
+        with suppress(UserError):
+            self.gather(f"{key} was read", True, SECONDS_TO_READ)
+        raise UserError(refusal)
 
-    def gather(self, key: str, value: Any) -> list[Any]:
+    def gather(self, key: str, value: Any, seconds: float | None = None) -> list[Any]:
         """Gather the values of all members, in their order, on the first; [] on the others."""
-        return [value]
+        if self.store is None:
+            return [value]
+        self._set(f"{key}/{self.index}", value)
+        keys = [f"{key}/{index}" for index in range(self.count)]
+        return self._get(keys, seconds or self.limit) if self.is_first else []
 
     def reports_failure(self) -> bool:
         """Whether this process prints why the run failed: the first of several ranks to ask."""
-        return True
+        try:
+            return self.store is None or int(self.store.add("failures", 1)) == 1
+        except RuntimeError:
+            return True
+
+    def _set(self, key: str, value: Any) -> None:
+        with answered(self.store.host, self.store.port):
+            self.store.set(key, json.dumps(value))
+
+    def _get(self, keys: list[str], seconds: float) -> list[Any]:
+        with answered(self.store.host, self.store.port):
+            wait(lambda: bool(self.store.check(keys)), time.monotonic() + seconds, self.late)
+            return [json.loads(self.store.get(key)) for key in keys]
 
 
 @dataclass(frozen=True)
 class RunContext:
     """One job: created when its configuration has been validated, and passed down from there."""
 
-    run_dir: Path  # the run directory
-    # The processes of this run that were started separately.
+    run_dir: Path
     members: Members = field(default_factory=Members)
     attempt: Attempt = field(default_factory=Attempt)  # what its ranks resume from after a restart
     # The lock of the run directory, in the process that created it.
@@ -139,13 +173,11 @@ def is_stopped(result: Any) -> bool:
 
 
 def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
-    """The result of a rank, unless it says that the run did not succeed.
-
-    `received` are the signals that this process forwarded to the ranks.
+    """The result of a rank.
 
     Raises:
-        RankFailed: If training was stopped by a signal, with the exit status 128 + the signal; or
-            if a comparison found a difference.
+        RankFailed: If it says that a comparison found a difference, or that a signal stopped
+            training, with the exit status 128 + the first that was `received`.
     """
     if isinstance(result, dict) and DIFFERS in result:
         raise RankFailed(str(result[DIFFERS]), int(result.get(STATUS, 1)))

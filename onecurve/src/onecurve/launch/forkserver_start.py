@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from types import TracebackType
 
 from ..machine import SIGNALS
@@ -22,18 +23,12 @@ def _in_child() -> None:
 
 
 def _show_unless_parent_is_gone(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Hide the error of a child whose parent was stopped before the child had started.
-
-    The parent's semaphores are gone then. Later errors are shown by multiprocessing itself.
-    """
-    innermost = traceback
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    where = innermost.tb_frame.f_globals.get("__name__") if innermost else None
-    if not (isinstance(error, FileNotFoundError) and where == "multiprocessing.synchronize"):
-        sys.__excepthook__(kind, error, traceback)
+    """Hide the error of a child that finds no semaphore: its parent was stopped before it began."""
+    last = traceback.extract_tb(trace)[-1:]
+    if kind is not FileNotFoundError or not last or "multiprocessing" not in last[0].filename:
+        sys.__excepthook__(kind, error, trace)
 
 
 QuickExit(status=0)

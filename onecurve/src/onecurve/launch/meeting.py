@@ -1,14 +1,12 @@
-"""Lets ranks that torchrun or srun has started agree on one run, before it creates its directory.
+"""Lets the ranks of an attempt agree on one run: its directory, and what it resumes from.
 
-They meet in a key-value store, and use the run directory of rank 0.
+Rank 0 decides for all, through a key-value store: ranks that looked by themselves might find
+different checkpoints, and have directories named by different seconds.
 """
 
-import json
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,57 +14,8 @@ from ..checkpoint.file import newest_checkpoint
 from ..checkpoint.remote import DIRPATH, LAST, fetch, find, folder_of
 from ..errors import UserError
 from ..machine import Ranks
-from .addresses import ANSWER, answered, store_of_attempt, wait
+from .addresses import store_of_attempt
 from .context import Attempt, Members, RunContext
-
-
-@dataclass(eq=False, kw_only=True)
-class Meeting(Members):
-    """Processes that communicate through a store, which holds values as JSON."""
-
-    store: Any  # a TCPStore
-    index: int  # the number of this process; 0 is the first
-    count: int  # the number of processes
-    limit: float  # seconds to wait for the others
-    late: str  # the error line if they have not come by then
-
-    def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
-        if self.is_first:
-            try:
-                decided = [find_out(), None]
-            except UserError as error:
-                decided = [None, str(error)]
-            self._set(key, decided)
-        answer, refusal = self._get([key])[0]
-        if refusal is None:
-            return answer
-        self._set(f"{key} was read/{self.index}", True)
-        if self.is_first:  # serves the store, and ends once the others have read why
-            with suppress(UserError):
-                self._get([f"{key} was read/{index}" for index in range(self.count)], ANSWER)
-        raise UserError(refusal)
-
-    def gather(self, key: str, value: Any) -> list[Any]:
-        self._set(f"{key}/{self.index}", value)
-        keys = [f"{key}/{index}" for index in range(self.count)]
-        return self._get(keys) if self.is_first else []
-
-    def reports_failure(self) -> bool:
-        try:
-            return int(self.store.add("failures", 1)) == 1
-        except RuntimeError:
-            return True
-
-    def _set(self, key: str, value: Any) -> None:
-        with answered(self.store.host, self.store.port):
-            self.store.set(key, json.dumps(value))
-
-    def _get(self, keys: list[str], seconds: float | None = None) -> list[Any]:
-        """What others have set, or set within the limit."""
-        with answered(self.store.host, self.store.port):
-            deadline = time.monotonic() + (seconds or self.limit)
-            wait(lambda: bool(self.store.check(keys)), deadline, self.late)
-            return [json.loads(self.store.get(key)) for key in keys]
 
 
 def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunContext:
@@ -78,43 +27,32 @@ def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunCon
         UserError: If not all ranks come within `launch.timeout_seconds`, or if a rank has no access
             to the checkpoint to resume from.
     """
-    limit = float(config["launch"]["timeout_seconds"]) if "launch" in config else 600.0
-    members = _members(ranks, limit)
+    members = Members()
+    if ranks.world_size > 1:
+        limit = float(config["launch"]["timeout_seconds"]) if "launch" in config else 600.0
+        late = (
+            f"trainer.num_nodes={ranks.nodes}: not all of {ranks.world_size} ranks came within "
+            f"{limit:g} s (launch.timeout_seconds); start all of them at the same time"
+        )
+        store = store_of_attempt(ranks, time.monotonic() + limit, late)
+        members = Members(ranks.rank, ranks.world_size, store, limit, late)
     run_dir, attempt = agree(members, ranks, run_dir, folder_of(config))
     # The context keeps `members` alive, and with them the store that the process group will use.
     return RunContext(run_dir, members, attempt)
 
 
-def _members(ranks: Ranks, limit: float) -> Members:
-    if ranks.world_size == 1:
-        return Members()
-    late = (
-        f"trainer.num_nodes={ranks.nodes}: not all of {ranks.world_size} ranks came within "
-        f"{limit:g} s (launch.timeout_seconds); start all of them at the same time"
-    )
-    store = store_of_attempt(ranks, time.monotonic() + limit, late)
-    return Meeting(store=store, index=ranks.rank, count=ranks.world_size, limit=limit, late=late)
-
-
-def _run_dir_note() -> Path | None:
-    """A file in which ranks leave their run directory for the ranks of the next attempt.
-
-    Without it, ranks that torchrun restarts would create a new run. torchelastic creates a folder
-    per agent with attempt_N/LOCAL_RANK/error.json in it.
-    """
-    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    return Path(file).parents[2] / "run_dir" if file else None
-
-
 def agree(
     members: Members, ranks: Ranks, run_dir: Path, address: str | None
 ) -> tuple[Path, Attempt]:
-    """Let rank 0 decide for all: the run directory, and what an attempt resumes from.
+    """The run directory, and what an attempt resumes from.
 
     That is a file on a disk which all ranks see, or a copy of last.ckpt at an address.
     """
+    # Ranks leave a note of their run directory for those of the next attempt, which would create
+    # another: torchelastic has a folder for each agent, with attempt_N/LOCAL_RANK/error.json in it.
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    note = Path(file).parents[2] / "run_dir" if file else None
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    note = _run_dir_note()
     mine = note.read_text() if note and note.exists() else None
     noted = members.gather("noted", [mine, restarts])
     last = f"{address}/{LAST}"

@@ -10,10 +10,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pdb
+from ..errors import say
 
 Verbose = bool | Sequence[str]
 """``hydra.verbose``: whether all loggers log debug messages, or the names of those that do."""
@@ -94,63 +93,36 @@ def redirect_output(path: Path) -> None:
     os.close(descriptor)
 
 
-TERMINAL = "/dev/tty"
+def stop_at_breakpoints(rank: int, chosen: int) -> None:
+    """Give the chosen rank the terminal at `breakpoint()`: ranks have no standard input.
 
-
-class Breakpoint:
-    """The `sys.breakpointhook` of a rank, which has no standard input.
-
-    The chosen rank gets the terminal, and the others wait for it at the next collective.
+    The others ignore it, and wait for that rank at the next collective.
     """
 
-    def __init__(self, rank: int, chosen: int) -> None:
-        self.rank = rank
-        self.chosen = chosen
-        self.debugger: pdb.Pdb | None = None
-        self.passes = False
-
-    def __call__(self, *_arguments: Any, **_named: Any) -> None:
-        """Stop in the caller's frame, or report once why that is not possible."""
-        if self.passes:
-            return
+    def stop(*_arguments: Any, **_named: Any) -> None:
         try:
             # Two files, because a terminal does not support seeking.
-            reads, writes = open(TERMINAL), open(TERMINAL, "w", buffering=1)  # noqa: SIM115
+            reads, writes = open("/dev/tty"), open("/dev/tty", "w", buffering=1)  # noqa: SIM115
         except OSError:
-            self.passes = True
-            print(
-                f"rank {self.rank} ignores breakpoint(): there is no terminal; run the command in "
-                "one, or set PYTHONBREAKPOINT to a debugger that needs none",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"rank {rank} ignores breakpoint(): there is no terminal; run the command in one")
+            sys.breakpointhook = lambda *_, **__: None
             return
-        if self.rank != self.chosen:
-            self.passes = True
-            print(
-                f"rank {self.rank} ignores breakpoint(), at which rank {self.chosen} stops; "
-                f"launch.debug_rank={self.rank} stops this rank instead",
-                file=writes,
-            )
-            return
-        if self.debugger is None:
-            import pdb
+        import pdb
 
-            # Ctrl-C still stops the run.
-            self.debugger = pdb.Pdb(stdin=reads, stdout=writes, nosigint=True)
-            self.debugger.prompt = f"(Pdb, rank {self.rank}) "
-        self.debugger.set_trace(sys._getframe(1))
+        debugger = pdb.Pdb(stdin=reads, stdout=writes, nosigint=True)  # Ctrl-C stops the run
+        debugger.prompt = f"(Pdb, rank {rank}) "
+        debugger.set_trace(sys._getframe(1))
+
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = stop if rank == chosen else lambda *_, **__: None
 
 
 class QuickExit:
-    """Ends this process in an exit handler that runs after all others.
+    """Ends this process in an exit handler that runs after all others, with a status if it has one.
 
     Python would need seconds to tear down torch and Lightning. Create it before importing
     libraries, so that their exit handlers run first. If another program such as pytest runs this
     one as a part of itself, nothing happens.
-
-    Attributes:
-        status: The exit status; None lets Python exit normally.
     """
 
     def __init__(self, status: int | None = None) -> None:

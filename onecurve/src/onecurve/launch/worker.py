@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
@@ -23,31 +23,27 @@ from torch import distributed
 
 from .. import machine
 from ..errors import UserError, chain, show_frames_of_the_project, user_error_behind
-from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
+from ..machine import LIGHTNING_VARIABLES, unchanged_environment
 from ..wording import PROJECT
-from .addresses import HOST, gloo_on_loopback, listening_store, stay_on_this_machine
+from .addresses import HOST, OF_AGENTS, gloo_on_loopback, listening_store
 from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .forkserver import end_with_the_parent
 from .meeting import meet_ranks
 from .process import (
-    Breakpoint,
     Verbose,
     log_file,
     log_to_file,
     print_lines_at_once,
     redirect_output,
+    stop_at_breakpoints,
 )
 
 SECONDS_TO_BLAME_ANOTHER = 2
 LISTENING = "listening"
 """A subfolder of the one that an agent shares with its ranks: PIDs of ranks that handle signals."""
-# Variables that tell torch and gloo the store of a single rank, and those that Lightning sets.
-VARIABLES_OF_ONE_RANK = (
-    *LIGHTNING_VARIABLES,
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_RESTART_COUNT",
-    "GLOO_SOCKET_IFNAME",
-)
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+LOST_CONTACT = re.compile(r"Dist\w*Error: |.*gloo", re.DOTALL)
+"""What the errors say of a rank that has lost another: PyTorch's DistErrors, and gloo's."""
 
 Work = Callable[..., Any]
 
@@ -73,18 +69,12 @@ def _script(file: Path) -> ModuleType:
     begun = getattr(main, "__file__", None)
     if begun is not None and Path(begun).resolve() == file:
         return main
-    if (loaded := sys.modules.get(file.stem)) and getattr(loaded, "__file__", None) == str(file):
-        return loaded
     # As Python does for the script of a command, for what lies beside it.
-    if str(file.parent) not in sys.path:
+    if sys.path[0] != str(file.parent):
         sys.path.insert(0, str(file.parent))
-    spec = spec_from_file_location(file.stem, file)
-    assert spec is not None, f"{file} is a script of Python"
-    assert spec.loader is not None, f"{file} is a script of Python"
-    module = module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    if getattr(sys.modules.get(file.stem), "__file__", None) != str(file):
+        sys.modules.pop(file.stem, None)  # of another project
+    return import_module(file.stem)
 
 
 @dataclass(frozen=True)
@@ -108,62 +98,62 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
 
     The argument of a run is the configuration, to which the context is added.
     """
+    logs, rank = options.logs, _begin(options)
     try:
-        return _do(work, arguments, options)
+        # Imported before logging is set up, because Lightning adds handlers of its own.
+        do = resolved(work)
+        with log_to_file(logs, rank, options.verbose) if logs else nullcontext():
+            try:
+                if options.context:
+                    arguments = (*arguments, _of_attempt(options.context, options, arguments[0]))
+                result = do(*arguments)
+            except Exception as error:
+                if any(LOST_CONTACT.match(f"{type(e).__name__}: {e}") for e in chain(error)):
+                    # Let the agent see the failure of the other rank first.
+                    time.sleep(SECONDS_TO_BLAME_ANOTHER)
+                if refusal := user_error_behind(error):
+                    # The parent recognises the error by the name of this class, no subclass's.
+                    raise UserError(str(refusal)) from None
+                raise
     except Exception as error:
         show_frames_of_the_project(error)  # the log has them
         raise
+    # Other ranks return nothing: the agent would have to read their results from queues.
+    return result if rank == 0 or is_stopped(result) else None
 
 
-def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
+def _begin(options: RankOptions) -> int:
+    """Set this process up as a rank; returns its number."""
     if options.shared:
         end_with_the_parent()
     # Python would have a rank start them from a forkserver, because it was.
     multiprocessing.set_start_method(options.start_method, force=True)
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
-    rank, logs = ranks.rank, options.logs
     if options.project is not None:
         os.environ[PROJECT] = options.project
-    if "PYTHONBREAKPOINT" not in os.environ:
-        sys.breakpointhook = Breakpoint(rank, options.debug_rank)
-    stay_on_this_machine(ranks)
+    stop_at_breakpoints(ranks.rank, options.debug_rank)
+    if ranks.nodes == 1 and os.environ.get("MASTER_ADDR", "") in ("localhost", HOST):
+        gloo_on_loopback()
     # If the variable is set, torch has read it already.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
     print_lines_at_once()
-    if logs and rank == 0:
+    if options.logs and ranks.rank == 0:
         logging.basicConfig(format="%(message)s")
         logging.getLogger().handlers[0].setLevel(logging.WARNING)
-    elif logs:
-        redirect_output(log_file(logs, rank))
-    # Imported before logging is set up, because Lightning adds handlers of its own.
-    do = resolved(work)
-    with log_to_file(logs, rank, options.verbose) if logs else nullcontext():
-        try:
-            if options.context:
-                context = options.context
-                if options.shared:
-                    context = replace(context, listening=options.shared / LISTENING)
-                    context = _of_attempt(context, options, arguments[0], ranks)
-                arguments = (*arguments, context)
-            result = do(*arguments)
-        except Exception as error:
-            if any(lost_contact(f"{type(each).__name__}: {each}") for each in chain(error)):
-                # This rank only lost contact: let the agent see the failure of the other first.
-                time.sleep(SECONDS_TO_BLAME_ANOTHER)
-            if refusal := user_error_behind(error):
-                # The parent recognises the error by the name of this class, not of a subclass.
-                raise UserError(str(refusal)) from None
-            raise
-    # Other ranks return nothing: the agent would have to read their results from queues.
-    return result if rank == 0 or is_stopped(result) else None
+    elif options.logs:
+        redirect_output(log_file(options.logs, ranks.rank))
+    return ranks.rank
 
 
-def _of_attempt(
-    context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
-) -> RunContext:
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+def _of_attempt(context: RunContext, options: RankOptions, config: dict[str, Any]) -> RunContext:
+    """The context of a run in this rank; our agent's ranks agree anew after a restart."""
+    if options.shared is None:
+        return context
+    context = replace(context, listening=options.shared / LISTENING)
+    ranks = machine.ranks_around()
+    if ranks is None or os.environ[RESTARTS] == "0":
         return context
     met = meet_ranks(ranks, config, context.run_dir)
     return replace(context, members=met.members, attempt=met.attempt)
@@ -180,16 +170,14 @@ def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -
     sys.stderr.flush()
     console = os.dup(2)
     try:
-        done = main(work, (config,), options)
-        metrics: Metrics | None = unless_stopped(done)
+        metrics: Metrics | None = unless_stopped(main(work, (config,), options))
         return metrics or {}
     except (UserError, RankFailed):
         raise
     except Exception as error:
-        ranks = machine.ranks_around()
-        rank = ranks.rank if ranks else 0
-        trace = "".join(traceback.format_exception(error)).strip()
         assert options.logs is not None
+        rank = int(os.environ["RANK"])
+        trace = "".join(traceback.format_exception(error)).strip()
         where = f"rank {rank} failed (its log: {log_file(options.logs, rank)})"
         raise RankFailed(f"{where}\n{trace}") from None
     finally:
@@ -207,17 +195,13 @@ def only_rank() -> Iterator[None]:
     """
     mine = not distributed.is_initialized()
     store = listening_store(HOST)
-    with unchanged_environment(VARIABLES_OF_ONE_RANK):
-        os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
-        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    # What tells torch and gloo the store, and what Lightning sets.
+    names = (*LIGHTNING_VARIABLES, OF_AGENTS, RESTARTS, "GLOO_SOCKET_IFNAME")
+    address = {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
+    with unchanged_environment(names, {**address, OF_AGENTS: "True", RESTARTS: "0"}):
         gloo_on_loopback()
         try:
             yield
         finally:
             if mine and distributed.is_initialized():
                 distributed.destroy_process_group()
-
-
-def lost_contact(said: str) -> bool:
-    """Whether an error means that another rank is gone: PyTorch's DistErrors, or gloo's errors."""
-    return re.match(r"Dist\w*Error: ", said) is not None or "gloo" in said

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pkgutil import resolve_name
 from typing import Any
 
@@ -56,13 +55,6 @@ def build_optimizer(
         without = " ".join(f"'~optimizer.{key}'" for key in unknown)
         hint = f"did you mean optimizer.{close}?" if close else f"leave it out: {without}"
         raise UserError(f"optimizer.{unknown[0]}: {algorithm} has no such argument; {hint}")
-    for key, value in options.items():
-        usual = known[key].default
-        if isinstance(usual, bool) and not isinstance(value, bool):
-            raise UserError(
-                f"optimizer.{key}={value}: must be true or false; try "
-                f"optimizer.{key}={str(usual).lower()}"
-            )
     # Lists become tuples: a ListConfig in a parameter group could not be saved in a checkpoint.
     arguments = {
         key: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
@@ -78,7 +70,7 @@ def build_optimizer(
         raise UserError(f"optimizer ({algorithm}): {error}") from error
     if arguments.get("fused"):
         _prepare_fused(optimizer)
-    if not any(parameter.is_cuda for parameter in _parameters(optimizer)):
+    if not any(parameter.is_cuda for parameter in here):
         never_captured(optimizer)
     return optimizer
 
@@ -105,10 +97,12 @@ def parameter_groups(
         )
         group["params"].append(parameter)
     if unused:
-        raise UserError(
-            f"optimizer.lr_scale.{min(unused)}: no parameter name begins with that; "
-            f"{_nearest(min(unused), names)}"
-        )
+        prefix = min(unused)
+        # As many words of each name as the prefix has.
+        parts = {".".join(name.split(".")[: prefix.count(".") + 1]): None for name in names}
+        close = nearest(prefix, [*parts])
+        hint = f"did you mean {close}?" if close else f"names are {', '.join(parts)}"
+        raise UserError(f"optimizer.lr_scale.{prefix}: no parameter name begins with that; {hint}")
     if not groups:
         raise UserError(
             "optimizer: no parameter of the network requires a gradient: there is nothing to train"
@@ -131,18 +125,6 @@ def _flatten(lr_scale: Mapping[str, Any], parent: str = "") -> Iterator[tuple[st
                 f"optimizer.lr_scale.{name}={value}: must be a factor of the learning rate, "
                 f"0 or more; try optimizer.lr_scale.{name}=0.1"
             )
-
-
-def _nearest(prefix: str, names: Sequence[str]) -> str:
-    prefixes = {
-        ".".join(parts[:n])
-        for parts in (name.split(".") for name in names)
-        for n in range(1, len(parts) + 1)
-    }
-    if close := get_close_matches(prefix, sorted(prefixes), n=3):
-        return f"did you mean {', '.join(close)}?"
-    parts = dict.fromkeys(name.split(".")[0] for name in names)
-    return f"the parts of this network are {', '.join(parts)}"
 
 
 def _prepare_fused(optimizer: Optimizer) -> None:

@@ -17,7 +17,6 @@ import onecurve
 from onecurve import UserError
 from onecurve.app.command.schemas import GROUPS
 from onecurve.app.config.validate import CONFIGURED, TARGETS, of_target
-from onecurve.averaging.options import StochasticWeightAveragingOptions
 from onecurve.callbacks.katib import KatibMetrics
 from onecurve.callbacks.lr_finder import LearningRateRangeTest
 from onecurve.config_model import Config, alternatives, annotation_of, choices, fields
@@ -41,6 +40,7 @@ GIVEN: dict[str, dict[str, Any]] = {
         "auto_insert_metric_name": False,
         "enable_version_counter": False,
     },
+    "device_stats": {"cpu_stats": False},
     "early_stopping": {"patience": 5},
     "lr_monitor": {"logging_interval": "epoch"},
     "model_summary": {"max_depth": 2},
@@ -182,8 +182,3 @@ def test_values_may_be_of_other_kinds_that_mean_the_same(tmp_path: Path) -> None
     finder = LearningRateRangeTest(tmp_path / "lr.png", np.float32(1e-5), 1, steps=np.int64(30))
     assert (finder.file, finder._num_training_steps) == (str(tmp_path / "lr.png"), 30)
     assert onecurve.FSDP(wrap=("Linear",)).parallelisms[0].options.wrap == ["Linear"]
-
-
-def test_a_name_that_pydantic_has_itself_is_an_argument() -> None:
-    assert "validate" in fields(StochasticWeightAveragingOptions)
-    assert onecurve.StochasticWeightAveraging("swa.ckpt", validate=True).validate

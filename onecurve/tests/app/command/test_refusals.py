@@ -54,6 +54,7 @@ OF_HYDRA = {
     "strategy=dpp": "such as strategy=ddp",
     "callbacks=[swa, ema]": "a space … remove it … quote … : 'callbacks=[swa, ema]'",
     "strategy=ddp trainer.max_time={hours: 1, days: 2}": "'trainer.max_time={hours: 1, ",
+    "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "strategy=fsdb": "strategy=fsdb … ddp, dp, fsdp, mesh, pipeline … strategy=fsdp",
     "callbacks=[chekpoint]": "callbacks=chekpoint … such as callbacks=checkpoint",
     "stratgy=ddp": "stratgy … did you mean strategy",
@@ -239,7 +240,6 @@ OURS = {
     "strategy=ddp strategy.activation_checkpointing=some": "activation_checkpointing=some: ",
     "logger=comet logger.comet.online=true": "run `comet login` or set COMET_API_KEY",
     "callbacks=[wandb] +callbacks.wandb.pr_curves=true": "TensorBoard alone shows it; leave it out",
-    "callbacks=[swa,ema] callbacks.swa.validate=true": "swa.validate=false, or '~callbacks.ema'",
     "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
     "callbacks=[batch_size_finder] callbacks.batch_size_finder.mode=linear": (
         "must be one of power, binsearch, such as callbacks.batch_size_finder.mode="
@@ -289,7 +289,8 @@ OURS |= {
 # Whose advice is for a sweep, or names two words.
 UNFOLLOWED = {
     "callbacks=[tensorboard] ~logger.tensorboard": "add +logger=tensorboard, or use '~callbacks",
-    "callbacks=[swa,gradient_accumulation] callbacks.swa.start=2": (
+    "callbacks=[swa,gradient_accumulation] callbacks.swa.start=2 "
+    "callbacks.gradient_accumulation.scheduling={0:1}": (
         "give a share of the run, such as callbacks.swa.start=0.75"
     ),
     "-m optimizer.larning_rate=1,2": "optimizer.larning_rate … no such key",
@@ -353,7 +354,6 @@ OURS |= {
     }.items()
 }
 OURS |= {
-    "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "callbacks.checkpoint.dirpath=s4://bucket/run": "s4 is not a known scheme; use s3://",
     "callbacks.checkpoint.dirpath=s3://": "is not an address",
     "callbacks.checkpoint.dirpath=file:///tmp/run": "use callbacks.checkpoint.dirpath=/tmp/run",

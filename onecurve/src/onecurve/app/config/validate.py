@@ -23,7 +23,6 @@ from ..run.interpolation import dotted, resolved
 CONFIGURED = (
     "averaging.ema.ExponentialMovingAverage",
     "averaging.swa.StochasticWeightAveraging",
-    "callbacks.device_stats.DeviceStats",
     "callbacks.early_stopping.EarlyStopping",
     "callbacks.katib.KatibMetrics",
     "callbacks.lr_finder.LearningRateRangeTest",
@@ -45,6 +44,7 @@ TARGETS = {
         f"lightning.pytorch.callbacks.{name}": f"callbacks.options.{name}"
         for name in (
             "BatchSizeFinder",
+            "DeviceStatsMonitor",
             "GradientAccumulationScheduler",
             "LearningRateMonitor",
             "Timer",

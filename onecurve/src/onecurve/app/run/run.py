@@ -227,8 +227,8 @@ class Run:
         books = Bookkeeping(self._results, self.cfg, checkpoint, self.resume)
         if "resume" not in self.cfg:
             return [books]
-        from ...callbacks.device_stats import PeakMemory
         from ...callbacks.garbage import GarbageCollection
+        from ...callbacks.peak_memory import PeakMemory
         from ...checkpoint.resume_state import ResumeState
         from . import stored
         from .monitor import MonitoredMetrics
