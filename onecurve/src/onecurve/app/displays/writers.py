@@ -31,14 +31,6 @@ class TensorBoardWriter:
         """A text, indented: Markdown leaves it as it is."""
         self._add("text", name, "    " + text.replace("\n", "\n    "), step)
 
-    def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
-        """A curve a class, from counts (T, C, 2, 2) by threshold, class, truth and prediction."""
-        for index, name in enumerate(class_names):
-            (tn, fp), (fn, tp) = counts[:, index].permute(1, 2, 0)
-            precision, recall = tp / (tp + fp).clamp(min=1), tp / (tp + fn).clamp(min=1)
-            values = (tp, fp, tn, fn, precision, recall, step, len(counts))
-            self._add("pr_curve_raw", f"precision_recall/{name}", *values)
-
     def _add(self, kind: str, *values: Any, **options: Any) -> None:
         self.logger.show(lambda writer: getattr(writer, f"add_{kind}")(*values, **options))
 
