@@ -50,10 +50,9 @@ SEARCH = "-m sweep=optuna optimizer.lr=tag(log,interval(1e-5,1e-1))"
 # with status 1, values with 2.
 OF_HYDRA = {
     "+callbacks=ema callbacks.ema.decya=1": "callbacks.ema.decya … callbacks.ema.decay",
-    "strategy=deepspeed_stage_2": "such as strategy=fsdp",
     "strategy=dpp": "such as strategy=ddp",
-    "callbacks=[swa, ema]": "a space … remove it … quote … : 'callbacks=[swa, ema]'",
-    "strategy=ddp trainer.max_time={hours: 1, days: 2}": "'trainer.max_time={hours: 1, ",
+    "callbacks=[swa, ema]": "callbacks=[swa,: cannot be parsed … if it has a space, quote it",
+    "strategy=ddp trainer.max_time={hours: 1, days: 2}": "max_time={hours:: cannot be parsed",
     "strategy=fsdb": "strategy=fsdb … ddp, dp, fsdp, mesh, pipeline … strategy=fsdp",
     "callbacks=[chekpoint]": "callbacks=chekpoint … such as callbacks=checkpoint",
     "stratgy=ddp": "stratgy … did you mean strategy",
@@ -65,8 +64,9 @@ OF_HYDRA = {
     "~callbacks.checkpiont": "callbacks.checkpiont … did you mean callbacks.checkpoint",
     "~callbacks.ema": "~callbacks.ema: there is no callbacks.ema to remove; leave it out",
     "strategy.microbatches=2": "only with pipeline or mesh; add strategy=pipeline",
+    "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "launch.secret=short": "launch.secret: was removed; torchrun or srun … --node-rank=0",
-    "callbacks=null": "callbacks=null: is a group … --help",
+    "callbacks=null": "group override must be a string or a list",
     "~trainer trainer.max_epochs=1": "~trainer: removes what another override changes",
     "optimizer.lr 0.01": "optimizer.lr: has no value, such as optimizer.lr=0.01",
     "project=main(": "project=main(: cannot be parsed by Hydra … twice: 'project=\"main(\"'",
@@ -104,7 +104,7 @@ OF_HYDRA = {
 }
 OURS = {
     "monitor=val/loss": "mode=max … monitor=val/loss … mode=min",
-    "optimizer.lr=fast": "optimizer.lr=fast … a number above 0 … optimizer.lr=0.0",
+    "optimizer.lr=fast": "optimizer.lr=fast … a number above 0 … such as optimizer.lr=",
     "optimizer.lr=-1": "optimizer.lr=-1 … a number above 0",
     "optimizer.betas=3": "optimizer.betas=3 … a list … [0.9,0.999]",
     "data.batch_size=0": "data.batch_size=0 … from 1 … such as data.batch_size=64",
@@ -288,7 +288,8 @@ OURS |= {
 # Whose advice is for a sweep, or names two words.
 UNFOLLOWED = {
     "callbacks=[tensorboard] ~logger.tensorboard": "add +logger=tensorboard, or use '~callbacks",
-    "callbacks=[swa,gradient_accumulation] callbacks.swa.start=2": (
+    "callbacks=[swa,gradient_accumulation] callbacks.swa.start=2 "
+    "callbacks.gradient_accumulation.scheduling={0:2}": (
         "give a share of the run, such as callbacks.swa.start=0.75"
     ),
     "-m optimizer.larning_rate=1,2": "optimizer.larning_rate … no such key",
@@ -352,7 +353,6 @@ OURS |= {
     }.items()
 }
 OURS |= {
-    "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "callbacks.checkpoint.dirpath=s4://bucket/run": "s4 is not a known scheme; use s3://",
     "callbacks.checkpoint.dirpath=s3://": "is not an address",
     "callbacks.checkpoint.dirpath=file:///tmp/run": "use callbacks.checkpoint.dirpath=/tmp/run",

@@ -1,6 +1,5 @@
 """Writes displays to TensorBoard and Weights & Biases, with a method for each kind."""
 
-from collections.abc import Sequence
 from html import escape
 from importlib import import_module
 from typing import Any
