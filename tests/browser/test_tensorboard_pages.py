@@ -41,11 +41,9 @@ TEXT = """() => {
 PAGES = {
     "timeseries": ["gradient_norm", "throughput", "val"],
     "scalars": ["gradient_norm", "train", "throughput"],
-    "images": ["confusion_matrix", "predictions", "images", "step | 205"],
+    "images": ["confusion_matrix", "images", "step | 205"],
     "histograms": ["parameters/network.c1.weight", "gradients"],
-    "pr_curves": ["precision_recall/0", "precision_recall/9", "205"],
     "hparams": ["strategy", "single", "optimizer.lr", "0.002", "test/acc"],
-    "text": ["train.py", "optimizer.lr=0.002", "batch_size: 32"],
 }
 
 

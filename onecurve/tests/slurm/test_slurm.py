@@ -155,19 +155,15 @@ def test_a_cancelled_job_saves(cluster: Cluster, folder: Path, submit: Submit) -
     assert not cluster.run("squeue", "--noheader", "--states=RUNNING", folder=folder)
 
 
-def sweep(cluster: Cluster, folder: Path, *typed: str) -> tuple[str, list[Path]]:
-    """What the command of a sweep prints, and the directories of its jobs."""
-    words = ("-m", *TINY, FLOAT64, *SHORT, "sweep/launcher=slurm", *SMALL, *typed)
-    said = cluster.run("python", "train.py", *words, folder=folder)
-    return said, runs_in(folder)
-
-
 def test_jobs_of_a_sweep_one_of_which_is_requeued(
     cluster: Cluster, folder: Path, trained: Cli
 ) -> None:
     """The one that has a rank 1 ends itself in its tenth step, as Slurm would for its time."""
     die = (*dying(10, rank=1), f"+callbacks.die.sent={SIGUSR2}")
-    _, runs = sweep(cluster, folder, "strategy=single,ddp", *die, "sweep.parallel=3")
+    words = ("-m", *TINY, FLOAT64, *SHORT, "sweep/launcher=slurm", *SMALL, *die)
+    words += ("strategy=single,ddp", "sweep.parallel=3")
+    cluster.run("python", "train.py", *words, folder=folder)
+    runs = runs_in(folder)
     single = trained(FLOAT64, *SHORT, "strategy=single").run
     assert len(runs) == 2
     assert all(has_the_curve_of_one_process(run, single) for run in runs)
@@ -180,16 +176,3 @@ def test_jobs_of_a_sweep_one_of_which_is_requeued(
     shown = cluster.run("scontrol", "--oneliner", "show", "job", folder=folder)
     print("\n".join(line for line in shown.splitlines() if "Restarts=1" in line))
     assert any("Restarts=1" in line and "ArrayTaskId=1" in line for line in shown.splitlines())
-
-
-def test_jobs_of_a_sweep_over_two_nodes(cluster: Cluster, folder: Path, trained: Cli) -> None:
-    """A task of Slurm for each rank; one job is stopped, requeued by its first rank and goes on."""
-    nodes = ("trainer.num_nodes=2", "trainer.devices=1", "hydra.launcher.cpus_per_task=2")
-    die = (*dying(10, rank=1), f"+callbacks.die.sent={SIGUSR2}")
-    said, runs = sweep(cluster, folder, "strategy=ddp,fsdp", *nodes, *die)
-    print(said)
-    single = trained(FLOAT64, *SHORT, "strategy=single").run
-    assert len(runs) == 2
-    for run in runs:
-        assert json.loads((run / "metrics.json").read_text())["world_size"] == 2
-        assert has_the_curve_of_one_process(run, single)

@@ -186,9 +186,7 @@ def show(
         highlight=False,
     )
     if fitting:
-        shown = fitting[: cfg.plan.top]
-        console.print(_fitting_table(request, shown))
-        console.print(_sent_table(shown))
+        console.print(_fitting_table(request, fitting[: cfg.plan.top]))
     for line in _reasons(others):
         console.print(line, highlight=False)
     if fitting:
@@ -247,23 +245,6 @@ def runs_as(each: Estimate) -> str:
     if each.checkpointing != "none":
         words.append(f"{each.checkpointing} checkpointing")
     return "; ".join(words)
-
-
-def _sent_table(estimates: list[Estimate]) -> Table:
-    title = "Bytes that a rank sends in a step: inside its node + to other nodes"
-    table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
-    table.add_column("mesh")
-    for axis in Sizes._fields:
-        table.add_column(axis, justify="right")
-    for each in estimates:
-        cells = []
-        for axis in Sizes._fields:
-            message = each.sent[axis]
-            words = [in_words(message.inside)] if message.inside else []
-            words += [f"+ {in_words(message.between)}"] if message.between else []
-            cells.append(" ".join(words))
-        table.add_row(each.sizes.words(), *cells)
-    return table
 
 
 def _reasons(others: dict[Sizes, str]) -> list[str]:

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from small.task import Classification
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
-from tensorboard.plugins.pr_curve.metadata import PLUGIN_NAME as CURVES
 from tensorboard.util.tensor_util import make_ndarray
 from torch import Tensor, nn
 
@@ -19,7 +18,6 @@ OWN = "task._target_=test_displays."
 SHOWN = (
     "callbacks=[checkpoint,tensorboard]",
     "callbacks.tensorboard.histograms_every_n_steps=20",
-    "callbacks.tensorboard.predictions=7",
     "callbacks.tensorboard.images=9",
     "optimizer.lr=3e-3",
 )
@@ -48,13 +46,6 @@ class Events:
         assert last or not others
         return b"".join(make_ndarray(event.tensor_proto).flatten().tolist()).decode()
 
-    def counts(self, name: str) -> list[list[float]]:
-        (event,) = self.read.Tensors(f"precision_recall/{name}")
-        plugin = self.read.SummaryMetadata(f"precision_recall/{name}").plugin_data
-        assert plugin.plugin_name == CURVES
-        rows: list[list[float]] = make_ndarray(event.tensor_proto).tolist()
-        return rows
-
     def hparams(self) -> dict[str, Any]:
         content = self.read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
         start = parse_session_start_info_plugin_data(content)
@@ -79,9 +70,7 @@ def as_numbers(events: Events) -> dict[str, list[Any]]:
     ]
     return {
         "histograms": [(each.num, each.min, each.max, each.sum) for each in histograms],
-        "rates": events.curve("learning_rate"),
         "norms": events.curve("gradient_norm"),
-        "counts": [row for number in range(10) for row in events.counts(str(number))],
     }
 
 
@@ -95,9 +84,7 @@ def test_every_display_is_there_once(trained: Cli, name: str) -> None:
     once = Counter(tags["images"] + tags["tensors"] + tags["histograms"])
     assert set(once.values()) == {1}
     assert events.steps("images") == [0]
-    assert events.steps("confusion_matrix") == events.steps("predictions") == [STEPS]
-    assert f"strategy={name}" in events.texts("command")
-    assert "batch_size: 64" in events.texts("configuration")
+    assert events.steps("confusion_matrix") == [STEPS]
     hparams = events.hparams()
     assert hparams["strategy"] == name
     assert hparams["optimizer.lr"] == 0.003
@@ -118,31 +105,19 @@ def test_every_display_is_there_once(trained: Cli, name: str) -> None:
 
 
 def test_pictures_are_of_the_data(trained: Cli) -> None:
-    """The figures have as many pictures as were asked for, and the matrix counts all samples."""
-    run = trained(*STRATEGIES["single"], *SHOWN, FLOAT64).run
-    events = Events(run)
-    truth = [events.counts(str(number)) for number in range(10)]
-    # At threshold 0 everything is taken for positive: true and false positives are all samples.
-    samples = {int(rows[0][0] + rows[1][0]) for rows in truth}
-    assert len(samples) == 1
-    positives = sum(rows[0][0] for rows in truth)
-    assert samples == {int(positives)}
-    for tag in ("images", "predictions", "confusion_matrix"):
+    events = Events(trained(*STRATEGIES["single"], *SHOWN, FLOAT64).run)
+    for tag in ("images", "confusion_matrix"):
         (image,) = events.read.Images(tag)
         assert image.width > 300
         assert image.height > 150
 
 
-OFF = (
-    "text", "images", "learning_rates", "gradient_norm",
-    "histograms", "confusion_matrix", "pr_curves", "predictions",
-)  # fmt: skip
+OFF = ("gradient_norm", "histograms", "confusion_matrix")
 
 
 def test_each_display_can_be_switched_off(train: Cli) -> None:
-    numbers = ("images", "predictions")
-    off = [f"callbacks.tensorboard.{key}={0 if key in numbers else 'false'}" for key in OFF]
-    run = train("callbacks=[tensorboard]", *off).run
+    off = [f"callbacks.tensorboard.{key}=false" for key in OFF]
+    run = train("callbacks=[tensorboard]", "callbacks.tensorboard.images=0", *off).run
     tags = Events(run).read.Tags()
     assert not tags["images"] + tags["tensors"] + tags["histograms"]
     assert {name for name in tags["scalars"] if "/" not in name} == {"epoch"}
@@ -154,7 +129,6 @@ def test_a_run_that_goes_on_shows_once(train: Cli, cli: Cli) -> None:
     assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
     events = Events(run)
     assert events.steps("images") == [0]
-    assert len(events.texts("command")) > 0
     assert [step for step, _ in events.curve("gradient_norm")] == [0, 10, 20]
 
 
@@ -179,7 +153,7 @@ def test_what_does_not_classify_is_left_out_in_one_line(train: Cli) -> None:
     outcome = train("callbacks=[tensorboard]", f"{OWN}Autoencoder", "test=false")
     said = [line for line in outcome.err.splitlines() if line.startswith("callbacks.tensorboard")]
     assert len(said) == 1
-    assert "left out: they need outputs (N, C)" in said[0]
+    assert "left out: it needs outputs (N, C)" in said[0]
     assert Events(outcome.run).read.Tags()["images"] == ["images"]
 
 
@@ -230,8 +204,7 @@ def test_wandb_shows_the_same(train: Cli, tmp_path: Path, monkeypatch: pytest.Mo
     outcome = train("callbacks=[wandb]", "callbacks.wandb.histograms_every_n_steps=20")
     (folder,) = (outcome.run / "wandb").glob("offline-run-*")
     pictures = {path.name.split("_")[0] for path in folder.glob("files/media/images/*.png")}
-    assert pictures == {"images", "confusion", "predictions"}
-    assert len(list(folder.glob("files/media/html/*.html"))) == 2
+    assert pictures == {"images", "confusion"}
 
 
 @pytest.mark.long

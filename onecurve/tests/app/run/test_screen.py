@@ -50,7 +50,7 @@ def test_names_are_printed_as_they_are(
     judged = {"monitor": f"val/{name}"}
     make_job(sweep, 1, f"data.root={name}", config=judged, **{f"val/{name}": 0.4})
     make_job(sweep, 2, "data.root=x", status="failed", error=f"no file {name}")
-    write_report([sweep], sweep)
+    write_report(sweep)
     assert capsys.readouterr().out.count(name) == 3
 
 
@@ -127,7 +127,7 @@ def test_a_sweep_says_what_stopped_a_job(
     make_job(tmp_path, 2, "seed=2", val_acc=0.4, stopped="trainer.max_time: 9 s are over")
     make_job(tmp_path, 3, "seed=3", status="interrupted", stopped="stopped by SIGTERM after step 3")
     make_job(tmp_path, 4, "seed=4", val_acc=0.3)
-    write_report([tmp_path], tmp_path)
+    write_report(tmp_path)
     out = capsys.readouterr().out
     rows = [line.replace("★ ", "").split() for line in out.splitlines()]
     found = {row[0]: row[2:4] for row in rows if row and row[0] in "1234"}

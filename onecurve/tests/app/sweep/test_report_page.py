@@ -7,9 +7,8 @@ import pytest
 import yaml
 from small_sweep import LOSSES, figures, make_job
 
-from onecurve.app.sweep.charts import charts_of
 from onecurve.app.sweep.report import compare_strategies, write_report
-from onecurve.app.sweep.results import MOST_POINTS, read_sweeps
+from onecurve.app.sweep.results import MOST_POINTS, read_sweep
 
 
 class Elements(HTMLParser):
@@ -29,7 +28,7 @@ def test_every_job_is_drawn(tmp_path: Path) -> None:
         losses = [loss * number for loss in LOSSES]
         make_job(tmp_path, number, f"optimizer.lr={rate}", losses=losses, val_acc=0.1 * number)
 
-    write_report([tmp_path], tmp_path)
+    write_report(tmp_path)
 
     drawn = figures(tmp_path)
     names = ["1: lr=1e-4", "2: lr=1e-2", "3: lr=1"]
@@ -45,28 +44,12 @@ def test_long_curves_are_thinned_but_for_the_steps_that_are_compared(tmp_path: P
     losses = [float(step) for step in range(10_000)]
     make_job(tmp_path, 1, losses=losses)
 
-    (job,) = read_sweeps([tmp_path]).jobs
+    (job,) = read_sweep(tmp_path).jobs
 
     curve = job.curves["train/loss"]
     assert MOST_POINTS <= len(curve) <= MOST_POINTS + 50
     assert curve[:50] == list(enumerate(losses[:50]))
     assert curve[-1][0] > 9_900
-
-
-def test_two_objectives_have_a_pareto_front(tmp_path: Path) -> None:
-    judged = {"sweep": {"objective": ["val/acc", "seconds"], "direction": ["max", "min"]}}
-    for number, (accuracy, seconds) in enumerate([(0.9, 9.0), (0.8, 9.5), (0.7, 1.0)], start=1):
-        make_job(
-            tmp_path, number, f"seed={number}", val_acc=accuracy, seconds=seconds, config=judged
-        )
-
-    jobs = write_report([tmp_path], tmp_path).ranked
-
-    assert [job.name for job in read_sweeps([tmp_path]).best] == ["1", "3"]
-    assert [job.name for job in jobs] == ["1", "3", "2"]
-    beaten, front = figures(tmp_path)["pareto"]
-    assert (beaten["x"], beaten["y"]) == ([0.8], [9.5])
-    assert sorted(zip(front["x"], front["y"], strict=True)) == [(0.7, 1.0), (0.9, 9.0)]
 
 
 @pytest.mark.parametrize("difference", [1e-6, 1e-3])
@@ -91,9 +74,9 @@ def test_strategies_are_compared_with_single(
                 peak_memory_mib=100.0 * number,
             )
 
-    write_report([tmp_path], tmp_path)
+    write_report(tmp_path)
 
-    table = compare_strategies(read_sweeps([tmp_path]))
+    table = compare_strategies(read_sweep(tmp_path))
     assert table is not None
     assert table.rows == [
         ["single", "0.0e+00", "4", "500.0", "1.00", "400"],
@@ -105,46 +88,14 @@ def test_strategies_are_compared_with_single(
     assert ("trainer.precision=64-true" in out) == (difference > 1e-5)
 
 
-def test_a_phone_has_room_and_nothing_covers_anything(tmp_path: Path) -> None:
-    """Buttons are left, the toolbar right."""
-    for number, (strategy, accuracy) in enumerate([("single", 0.5), ("ddp", 0.6)], start=1):
-        make_job(tmp_path, number, f"strategy={strategy}", losses=LOSSES, val_acc=accuracy)
-
-    write_report([tmp_path], tmp_path)
-
-    page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
-    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in [
-        attributes for tag, attributes in Elements(page).found if tag == "meta"
-    ]
-    assert '"displaylogo": false' in page
-    charts = charts_of(read_sweeps([tmp_path]))
-    (menu,) = charts["loss"].layout.updatemenus
-    assert (menu.x, menu.xanchor) == (0, "left")
-
-
 def test_without_single_the_first_strategy_takes_its_place(tmp_path: Path) -> None:
     for number, strategy in enumerate(("ddp", "fsdp"), start=1):
         make_job(tmp_path, number, f"strategy={strategy}", strategy=strategy, val_acc=0.5)
 
-    write_report([tmp_path], tmp_path)
+    write_report(tmp_path)
 
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert "Strategies, compared with ddp" in page
-
-
-def test_a_search_shows_importance_and_history(tmp_path: Path) -> None:
-    (tmp_path / "study.db").touch()
-    for number, rate in enumerate((0.3, 0.1, 0.4, 0.2), start=1):
-        make_job(tmp_path, number, f"optimizer.lr={rate}", f"sweep.trial={number}", val_acc=rate)
-    make_job(tmp_path, 5, "optimizer.lr=0.5", status="pruned", val_acc=0.9)
-
-    write_report([tmp_path], tmp_path)
-
-    drawn = figures(tmp_path)
-    assert drawn["importance"][0]["y"] == ["lr"]
-    best = next(line for line in drawn["history"] if line["name"] == "Best Value")
-    assert best["x"][:4] == [1, 2, 3, 4]
-    assert best["y"][:4] == [0.3, 0.3, 0.4, 0.4]
 
 
 HOSTILE = "</script><script>alert(1)</script><img src='http://example.com/x.png'>"
@@ -156,7 +107,7 @@ def test_the_page_asks_for_nothing_and_takes_no_text_for_html(tmp_path: Path) ->
     make_job(tmp_path, 3, "name=<b>", "+callbacks=[a,b]", status="failed", error=HOSTILE)
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"command": HOSTILE}))
 
-    write_report([tmp_path], tmp_path)
+    write_report(tmp_path)
 
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     drawn = figures(tmp_path)
@@ -169,6 +120,6 @@ def test_the_page_asks_for_nothing_and_takes_no_text_for_html(tmp_path: Path) ->
     assert "@import" not in page[: page.index("</style>")]
     assert "default-src 'none'" in page
     # Plotly would take a text in a chart for HTML.
-    texts = str([drawn["loss"][0]["name"], drawn["parallel"][0]["customdata"]])
+    texts = str([drawn["loss"][0]["name"], drawn["parallel"][0]["text"]])
     assert "&lt;/script" in texts
     assert "<" not in texts.replace("<br>", "")

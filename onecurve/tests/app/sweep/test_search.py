@@ -9,7 +9,7 @@ import optuna
 import pytest
 import yaml
 from conftest import STRATEGIES, TINY, Cli, Outcome, column, one_of_a_kind
-from fake_jobs import FakeJobs, fake_jobs
+from fake_jobs import fake_jobs
 from test_sweeps import SHORT, kill_when_there_is, start_sweep
 
 __all__ = ["fake_jobs"]
@@ -92,22 +92,6 @@ def test_samplers(warm: Cli, sampler: str) -> None:
     trials = study(sweep_of(done)).trials
     assert len(trials) == 2
     assert len({tuple(trial.params.values()) for trial in trials}) == 2
-
-
-def test_two_objectives(warm: Cli, fake_jobs: FakeJobs) -> None:
-    fake_jobs.outcome = lambda config: {
-        "val/acc": float(config.optimizer.lr),
-        "val/loss": float(config.optimizer.lr) ** 2,
-    }
-    done = warm(
-        "train.py", "-m", "sweep=optuna", *SHORT, *SPACE, "sweep/sampler=nsgaii",
-        "sweep.objective=[val/acc,val/loss]", "sweep.direction=[max,min]", "sweep.trials=3",
-    )  # fmt: skip
-    search = study(sweep_of(done))
-    assert [direction.name for direction in search.directions] == ["MAXIMIZE", "MINIMIZE"]
-    assert all(len(trial.values) == 2 for trial in search.trials)
-    # One is better the larger the rate is, the other the smaller: no trial beats another.
-    assert done.out.count("best: job ") == len(search.best_trials) == 3
 
 
 @pytest.mark.usefixtures("fake_jobs")

@@ -16,7 +16,7 @@ HELP = """\
 onecurve parity strategy=fsdp      compare a strategy with a plain Trainer
 onecurve plan trainer.devices=8    estimate which mesh to use
 onecurve export checkpoint=FILE    write the network of a checkpoint: torch.export, ONNX
-onecurve report SWEEP_DIR          the table and the page of sweeps
+onecurve report SWEEP_DIR          the table and the page of a sweep
 onecurve docs [PAGE]               the pages that are installed with the library
 onecurve schemas                   what editors need to complete keys in the project's YAML
 

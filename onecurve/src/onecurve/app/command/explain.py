@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ...compat.of_hydra import hydra_options
 from ...spelling import nearest, no_such_key
-from ..config.validate import model_of, refers
+from ..config.validate import refers
 from ..run.interpolation import dotted
 from ..run.record import override, parsed
 from .resolvers import command_of
@@ -106,13 +106,10 @@ def _loader() -> Any:
     return GlobalHydra.instance().config_loader()
 
 
-ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
-
-
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
     """One line for an error of Hydra's; `arguments` are the command line without the program."""
     text = " ".join(str(error).split())
-    if line := _of_the_grammar(text, config_name, arguments):
+    if line := _unreadable(text, config_name, arguments):
         return line
     configs: AbstractContextManager[Any] = nullcontext()
     if not GlobalHydra.instance().is_initialized():
@@ -129,6 +126,32 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
         )
 
 
+def _unreadable(text: str, config_name: str, arguments: list[str]) -> str | None:
+    """A line for a word that Hydra's grammar rejects."""
+    if "missing EQUAL" not in text and "override_grammar" not in text:
+        return None
+    if path := next((word for word in arguments if os.path.exists(word)), None):
+        key = "resume" if config_name == "train" else "checkpoint"
+        return f"{path}: has no key, such as {shlex.quote(override(key, path))}"
+    typed, _ = hydra_options().parse_known_args(arguments)
+    word = next((word for word in typed.overrides if parsed(word) is None), None)
+    if word is None:
+        return None
+    key, equals, value = word.partition("=")
+    if not equals:
+        # `key = value` is three words.
+        after = arguments[arguments.index(word) + 1 :][:2]
+        value = next((each for each in after if "=" not in each), "VALUE")
+        return f"{word}: has no value, such as {word}={value}"
+    if parsed(f"{key}=1") is None:
+        return f"{word}: {key or 'nothing'} is not a valid key for Hydra; write KEY=VALUE"
+    return (
+        f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: "
+        f"{shlex.quote(override(key, value))}; if it has a space, quote it for the shell: "
+        f"'{key}=[A, B]'"
+    )
+
+
 def _unknown_choice(text: str) -> str | None:
     found = re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text)
     if found is None:
@@ -141,9 +164,7 @@ def _unknown_choice(text: str) -> str | None:
             f"`uv pip install -e '.[{extra}]'`"
         )
     if options := choices(group):
-        meant = [ELSEWHERE[name] for name in ELSEWHERE if choice.startswith(name)]
-        known = [option for option in meant if option in options]
-        example = (known or [nearest(choice, options) or options[0]])[0]
+        example = nearest(choice, options) or options[0]
         return f"{group}={choice}: must be one of {', '.join(options)}, such as {group}={example}"
     above, _, inside = group.rpartition("/")
     if choices(inside):
@@ -159,22 +180,33 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
     if found is None:
         return None
     key = found[1] or found[2]
-    if "@" in key:
-        group, _, place = key.partition("@")
+    group, _, place = key.partition("@")
+    if place:
         return (
             f"{group}: is changed below {place.rpartition('.')[0]}, where there is none; begin the "
             "file that changes it with the line `# @package _global_`"
         )
-    if line := _argument_of_a_class(key, chosen):
+    group = key.partition(".")[0]
+    if f"~{group}" in chosen.overrides:
+        return f"~{group}: removes what another override changes; leave one of them out"
+    if line := added_to_a_list(chosen.overrides):
         return line
     if having := chosen.choices_with(key):
         if f"~{key}" in chosen.overrides:
             return f"~{key}: there is no {key} to remove; leave it out"
-        example = f"{key.partition('.')[0]}={having[0]}"
-        return f"{key}: this key exists only with {' or '.join(having)}; add {example}"
+        return f"{key}: this key exists only with {' or '.join(having)}; add {group}={having[0]}"
     if key in chosen.keys:
         return f"{key}: is no group of `{command_of(chosen.config_name)}`; leave it out"
-    return no_such_key(key, chosen.keys)
+    line = no_such_key(key, chosen.keys)
+    node = chosen.values.get(key.rpartition(".")[0])
+    target = str(node.get("_target_", "")) if isinstance(node, dict) else ""
+    # The library's own, and the project's, say what they take; an optimizer takes more.
+    if "did you mean" not in line and target and not target.startswith("onecurve."):
+        line = (
+            f"{key}: there is no such key; if it is an argument of {target}, begin with a plus: "
+            f"+{key}=..."
+        )
+    return line
 
 
 def _several_values(text: str) -> str | None:
@@ -182,35 +214,15 @@ def _several_values(text: str) -> str | None:
     return f"{found[1]}: several values are a sweep; add -m, or give one value" if found else None
 
 
-def _argument_of_a_class(key: str, chosen: Chosen) -> str | None:
-    """A line for a key that is not in the file of a class that takes more than its model has."""
-    place, _, _ = key.rpartition(".")
-    node = chosen.values.get(place)
-    # The library's own say what they take.
-    if not isinstance(node, dict) or str(node.get("_target_", "onecurve.")).startswith("onecurve."):
-        return None
-    model = model_of(place, node, chosen.config_name)
-    if model and model.model_config.get("extra") != "allow":
-        return None
-    line = no_such_key(key, chosen.keys)
-    if f"did you mean {place}." in line:
-        return line
-    return (
-        f"{key}: there is no such key; if it is an argument of {node['_target_']}, begin with a "
-        f"plus: +{key}=..."
-    )
-
-
-def added_to_a_list(arguments: list[str], first: str = "=[") -> str | None:
+def added_to_a_list(arguments: list[str]) -> str | None:
     """A line for `+callbacks=b` beside `callbacks=[a]`, of which Hydra takes one alone."""
-    for word in arguments:
+    for word in reversed(arguments):
         group = word.removeprefix("+").partition("=")[0]
-        others = [each for each in arguments if each.lstrip("+").startswith(group + first)]
-        others = [each for each in others if each is not word]
-        if word.startswith("+") and others and "." not in group:
-            names = [each.partition("=")[2].strip("[]") for each in (others[0], word)]
-            plus = "+" if others[0].startswith("+") else ""
-            both = shlex.quote(f"{plus}{group}=[{','.join(filter(None, dict.fromkeys(names)))}]")
+        typed = [each for each in arguments if each.lstrip("+").startswith(f"{group}=")]
+        if word.startswith("+") and len(typed) > 1 and "." not in group:
+            names = dict.fromkeys(each.partition("=")[2].strip("[]") for each in typed)
+            plus = "+" if typed[0].startswith("+") else ""
+            both = shlex.quote(f"{plus}{group}=[{','.join(filter(None, names))}]")
             return f"{word}: is not added to a list that is typed as well; use {both}"
     return None
 
@@ -260,61 +272,8 @@ def _chosen_already(text: str, chosen: Chosen) -> str | None:
         return None
     key = found[1] or found[2]
     if key in groups_of_lists(chosen.config_name):
-        return added_to_a_list(chosen.overrides, "=")
+        return added_to_a_list(chosen.overrides)
     word = next((each for each in chosen.overrides if each.startswith(f"+{key}=")), None)
-    plain = word and word.removeprefix("+")
-    return (
-        word and f"{word}: {key} is among the defaults already; leave the plus out, and use {plain}"
+    return word and (
+        f"{word}: {key} is among the defaults already; leave the plus out, and use {word[1:]}"
     )
-
-
-def _of_the_grammar(text: str, config_name: str, arguments: list[str]) -> str | None:
-    """A line for a word that Hydra's grammar rejects, or for a group that is null."""
-    is_unreadable = "missing EQUAL" in text or "override_grammar" in text
-    path = next((word for word in arguments if os.path.exists(word)), None)
-    if path is not None and is_unreadable:
-        key = "resume" if config_name == "train" else "checkpoint"
-        return f"{path}: has no key, such as {shlex.quote(override(key, path))}"
-    if line := _divided(arguments):
-        return line
-    if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
-        word = found[1]
-        after = arguments[arguments.index(word) + 1 :] if word in arguments else []
-        # `key = value` is three words.
-        value = next((each for each in after[:2] if "=" not in each), "VALUE")
-        return f"{word}: has no value, such as {word}={value}"
-    if is_unreadable and (word := _unreadable(arguments)):
-        key, _, value = word.partition("=")
-        if parsed(f"{key}=1") is None:
-            return f"{word}: {key or 'nothing'} is not a valid key for Hydra; write KEY=VALUE"
-        quoted = shlex.quote(override(key, value))
-        return f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: {quoted}"
-    if "Config group override must be a string or a list" in text:
-        names = [word.partition("=")[0].lstrip("+") for word in arguments if word.endswith("=null")]
-        group = next((name for name in names if "." not in name), "GROUP")
-        return f"{group}=null: is a group, and takes one of its choices; see --help for all"
-    if found := re.search(r"Could not override '([\w/-]+)\.", text):
-        if f"~{found[1]}" in arguments:
-            return f"~{found[1]}: removes what another override changes; leave one of them out"
-        return added_to_a_list(arguments)
-    return None
-
-
-def _divided(arguments: list[str]) -> str | None:
-    """A list or mapping with a space in it, of which the shell has made several words."""
-    for first, word in enumerate(arguments):
-        if "[" in word or "{" in word:
-            for last in range(first + 2, len(arguments) + 1):
-                joined = " ".join(arguments[first:last])
-                if parsed(word) is None and parsed(joined) is not None:
-                    return (
-                        f"{joined}: a space ends an argument for the shell; remove it, or quote "
-                        f"the argument: {shlex.quote(joined)}"
-                    )
-    return None
-
-
-def _unreadable(arguments: list[str]) -> str | None:
-    """The first override that Hydra cannot read, among what may be options as well."""
-    given, _ = hydra_options().parse_known_args(arguments)
-    return next((word for word in given.overrides if parsed(word) is None), None)

@@ -12,19 +12,12 @@ class Options(Arguments):
     """Shows more than scalars in TensorBoard or Weights & Biases."""
 
     writer: str = Field(description="The logger that shows it: tensorboard or wandb.")
-    run_dir: str = Field(description="The run directory.")
-    text: bool = Field(default=False, description="The command and the resolved configuration.")
     images: int = Field(default=0, ge=0, description="How many training images to show.")
-    learning_rates: bool = Field(default=False, description="The rate of each parameter group.")
     gradient_norm: bool = Field(
         default=False, description="The norm of all gradients, before clipping."
     )
     histograms: bool = Field(default=False, description="Histograms of parameters and gradients.")
     confusion_matrix: bool = Field(default=False, description="The one of the validation set.")
-    pr_curves: bool = Field(default=False, description="Precision-recall curves, for each class.")
-    predictions: int = Field(
-        default=0, ge=0, description="How many of the worst validation samples."
-    )
     scalars_every_n_steps: int = Field(default=10, ge=1, description="How often to write scalars.")
     histograms_every_n_steps: int = Field(
         default=100, ge=1, description="How often to write histograms."
@@ -39,5 +32,3 @@ class Options(Arguments):
                 f"callbacks={name}: writes through logger.{self.writer}, which is missing; "
                 f"add +logger={self.writer}, or use '~{key}'"
             )
-        if self.writer == "wandb" and self.pr_curves:
-            yield f"{key}.pr_curves: TensorBoard alone shows it; leave it out"

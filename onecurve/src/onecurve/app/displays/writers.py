@@ -1,6 +1,5 @@
 """Writes displays to TensorBoard and Weights & Biases, with a method for each kind."""
 
-from collections.abc import Sequence
 from html import escape
 from importlib import import_module
 from typing import Any
@@ -30,14 +29,6 @@ class TensorBoardWriter:
     def text(self, name: str, text: str, step: int = 0) -> None:
         """A text, indented: Markdown leaves it as it is."""
         self._add("text", name, "    " + text.replace("\n", "\n    "), step)
-
-    def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
-        """A curve a class, from counts (T, C, 2, 2) by threshold, class, truth and prediction."""
-        for index, name in enumerate(class_names):
-            (tn, fp), (fn, tp) = counts[:, index].permute(1, 2, 0)
-            precision, recall = tp / (tp + fp).clamp(min=1), tp / (tp + fn).clamp(min=1)
-            values = (tp, fp, tn, fn, precision, recall, step, len(counts))
-            self._add("pr_curve_raw", f"precision_recall/{name}", *values)
 
     def _add(self, kind: str, *values: Any, **options: Any) -> None:
         self.logger.show(lambda writer: getattr(writer, f"add_{kind}")(*values, **options))

@@ -7,16 +7,17 @@ that cannot tell, the end of the first epoch does, which is saved.
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from ...compat.of_lightning import callbacks_of
 from ...errors import UserError, say
 from ...spelling import nearest
 from ..metric_names import better, of_validation, without_stage
+from .interpolation import dotted
 from .trainer import logged_by_task
 
 # The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
@@ -26,17 +27,16 @@ MISSING = re.compile(
 CANDIDATES = {"epoch", "step"}  # what ModelCheckpoint can monitor beside what is logged
 
 
-class Wait(NamedTuple):
-    """Something that monitors a metric, and the key that gives it another."""
+class Wait:
+    """A metric that something monitors, and the shortest key that names it; None if code does."""
 
-    metric: str
-    key: str | None  # None if code names the metric
-    where: str = ""
-
-    @property
-    def named(self) -> str:
-        """How an error line begins."""
-        return self.where if self.key is None else f"{self.key}={self.metric}"
+    def __init__(self, metric: str, cfg: DictConfig) -> None:
+        self.metric = metric
+        keys = [key for key, value in dotted(OmegaConf.to_container(cfg)) if value == metric]
+        monitors = [key for key in keys if key.rpartition(".")[2] == "monitor"]
+        self.key = min(monitors, key=len, default=None)
+        # How an error line begins.
+        self.named = f"{self.key}={metric}" if self.key else f"monitor={metric!r} in code"
 
     def instead(self, metric: str) -> str:
         """What to type, or to write, to monitor another metric."""
@@ -48,28 +48,11 @@ class Wait(NamedTuple):
 
 
 def waits(trainer: Trainer, cfg: DictConfig) -> list[Wait]:
-    """What monitors a metric in a fit, by key where the configuration names it."""
-    found = []
-    for name, entry in (cfg.get("callbacks") or {}).items():
-        if entry and (metric := entry.get("monitor")):
-            is_shared = metric == cfg.monitor
-            found.append(Wait(metric, "monitor" if is_shared else f"callbacks.{name}.monitor"))
-    configured = {each.metric for each in found}
-    for each in callbacks_of(trainer, Callback):
-        metric = getattr(each, "monitor", None)
-        if isinstance(metric, str) and metric not in configured:
-            found.append(Wait(metric, None, f"{type(each).__name__} has monitor={metric!r}"))
-    task = type(trainer.lightning_module).__name__
-    for config in trainer.lr_scheduler_configs:
-        metric = config.monitor
-        if metric is None or not config.reduce_on_plateau or not config.strict:
-            continue
-        if metric == cfg.task.get("monitor"):
-            found.append(Wait(metric, "monitor" if metric == cfg.monitor else "task.monitor"))
-        else:
-            where = f"the lr_scheduler of {task}.configure_optimizers has monitor={metric!r}"
-            found.append(Wait(metric, None, where))
-    return found
+    """The metrics that callbacks and schedules monitor in a fit."""
+    names = [getattr(each, "monitor", None) for each in callbacks_of(trainer, Callback)]
+    plateaus = [each for each in trainer.lr_scheduler_configs if each.reduce_on_plateau]
+    names += [each.monitor for each in plateaus if each.strict]
+    return [Wait(name, cfg) for name in dict.fromkeys(names) if isinstance(name, str)]
 
 
 class MonitoredMetrics(Callback):
@@ -132,7 +115,7 @@ def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserE
     if found is None:
         return None
     name = found[1] or found[2]
-    wait = next((each for each in waits(trainer, cfg) if each.metric == name), Wait(name, None))
+    wait = Wait(name, cfg)
     often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
     if trainer.enable_validation and not has_validated(trainer) and of_validation(name):
         others = [each for each in logged_by_task(trainer) if not of_validation(each)]
@@ -193,12 +176,12 @@ def no_validation(trainer: Trainer) -> str | None:
 
 def _no_validation_of(trainer: Trainer) -> str:
     task: Any = trainer.lightning_module
-    has_step = is_overridden("validation_step", task)
-    if has_step and trainer.limit_val_batches == 0:
+    if not is_overridden("validation_step", task):
+        return f"{type(task).__name__} has no validation_step"
+    if trainer.limit_val_batches == 0:
         return "trainer.limit_val_batches=0"
     data = trainer.datamodule or task  # type: ignore[attr-defined]
-    part, name = (data, "val_dataloader") if has_step else (task, "validation_step")
-    return f"{type(part).__name__} has no {name}"
+    return f"{type(data).__name__} has no val_dataloader"
 
 
 def _settings(trainer: Trainer) -> str:

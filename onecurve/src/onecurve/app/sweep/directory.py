@@ -100,20 +100,25 @@ def jobs_done(directory: Path) -> int:
 
 
 def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
-    there, here = dict(dotted(earlier.get("config", {}))), dict(dotted(now["config"]))
-    for key in dict.fromkeys([*there, *here]):
-        # A key within a group says more than the group.
-        if not any(isinstance(each.get(key), dict) and each[key] for each in (there, here)):
-            # As JSON, which tells null, an empty text and a missing key apart.
-            old_value, new_value = (
-                json.dumps(each[key], default=str) if key in each else "not set"
-                for each in (there, here)
-            )
-            if old_value != new_value:
-                return f"{key} is {old_value} there, {new_value} here"
-    old, new = set(earlier.get("typed", [])), set(now["typed"])
-    gone, added = (" ".join(sorted(words)) or "nothing" for words in (old - new, new - old))
-    return f"there {gone}, here {added}" if old != new else "other values are swept"
+    # Without groups: a key within says more. As JSON, which tells null, an empty text and a missing
+    # key apart.
+    there, here = (
+        {
+            key: json.dumps(value, default=str)
+            for key, value in dotted(record.get("config", {}))
+            if not (isinstance(value, dict) and value)
+        }
+        for record in (earlier, now)
+    )
+    for key in there | here:
+        old, new = there.get(key, "not set"), here.get(key, "not set")
+        if old != new:
+            return f"{key} is {old} there, {new} here"
+    words = [set(record.get("typed", [])) for record in (earlier, now)]
+    gone, added = (
+        " ".join(sorted(one - other)) or "nothing" for one, other in (words, reversed(words))
+    )
+    return f"there {gone}, here {added}" if words[0] != words[1] else "other values are swept"
 
 
 def read_record(directory: Path) -> dict[str, Any]:

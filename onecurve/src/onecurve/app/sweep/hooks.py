@@ -25,7 +25,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ...compat.of_hydra import split_sweep
-from ...config_model import text
 from ...errors import UserError, say
 from ..command.claim import stop_once
 from ..command.explain import explain
@@ -36,15 +35,7 @@ from ..run.stored import overrides_of as typed_overrides
 from ..run.stored import typed_secrets
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
-from .launchers import (
-    JOBLIB,
-    LAUNCHERS,
-    SERIAL,
-    Interrupt,
-    launcher_of,
-    slurm_tasks,
-    validate_launcher,
-)
+from .launchers import JOBLIB, Interrupt, launcher_of, validate_launcher
 from .results import OVERRIDES
 
 
@@ -74,7 +65,6 @@ class SweepHooks(Callback):
         config_name = kwargs["config_name"]
         with ending_the_command(config):
             try:
-                validate_launcher(config)
                 jobs = _validate(config)
                 # The lock is held as long as Hydra holds this object: until the sweep ends.
                 with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
@@ -115,12 +105,7 @@ def _validate(config: DictConfig) -> list[list[str]] | None:
     overrides = overrides_of(config)
     sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
     validate_group("sweep", sweep)
-    parallel = sweep.get("parallel")
-    if parallel != 1 and launcher_of(config.hydra) == SERIAL:
-        raise UserError(
-            f"sweep.parallel={parallel}: jobs run one after the other here; add "
-            "sweep/launcher=joblib, or use sweep.parallel=1"
-        )
+    validate_launcher(config)
     jobs = None
     if is_search(config):
         _validate_search(config, overrides)
@@ -137,7 +122,6 @@ def _begin(
 
     The directory, and from what jobs are named, are set in the configuration for every job.
     """
-    overrides = overrides_of(config)
     command = invocation().command(Path(sys.argv[0]).name, *sys.argv[1:])
     record = {"command": command, **identity(config, config_name, jobs)}
     directory, lock = choose_directory(config, record)
@@ -154,11 +138,15 @@ def _begin(
     if not (directory / RECORD).exists():
         content = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
         (directory / RECORD).write_text(content)
-    fixed = [each.key_or_group for each in overrides if not each.is_sweep_override()]
-    _set(config, "hydra.sweep.dir", str(directory))
-    for key, number in slurm_tasks(config).items():
-        _set(config, f"hydra.launcher.{key}", number)
-    _set(config, "hydra.job.config.override_dirname.exclude_keys", fixed)
+    fixed = [each.key_or_group for each in overrides_of(config) if not each.is_sweep_override()]
+    # In the configuration of the sweep, and as overrides for every job.
+    typed = [f"hydra.sweep.dir={quoted(directory)}"]
+    exclude = "hydra.job.config.override_dirname.exclude_keys"
+    typed.append(f"{exclude}=[{','.join(map(quoted, fixed))}]")
+    with read_write(config.hydra), open_dict(config.hydra):
+        OmegaConf.update(config, "hydra.sweep.dir", str(directory))
+        OmegaConf.update(config, exclude, fixed)
+        config.hydra.overrides.hydra += typed
     HydraConfig.instance().set_config(config)
     return directory, lock
 
@@ -184,23 +172,12 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
     space, _ = read_space(overrides)
     if takes_grid(config.sweep):
         grid_of(space)
-    names, modes = (
-        [value] if isinstance(value, str) else list(value)
-        for value in (config.sweep.objective, config.sweep.direction)
-    )
-    wanted = ["max"] * len(names)
-    if len(names) != len(modes) or not set(modes) <= {"min", "max"}:
+    mode, search = config.mode, config.sweep
+    if search.objective == config.monitor and search.direction != mode:
         raise UserError(
-            f"sweep.direction={text(config.sweep.direction)}: must be min or max for each of "
-            f"sweep.objective={text(config.sweep.objective)}, such as "
-            f"sweep.direction={text(wanted if len(names) > 1 else 'max')}"
+            f"sweep.direction={search.direction}: monitor={config.monitor} has mode={mode}; use "
+            f"sweep.direction={mode}, or monitor={config.monitor} mode={search.direction}"
         )
-    for name, mode in zip(names, modes, strict=True):
-        if name == config.monitor and mode != config.mode:
-            raise UserError(
-                f"sweep.direction={mode}: monitor={name} has mode={config.mode}; use "
-                f"sweep.direction={config.mode}, or monitor={name} mode={mode}"
-            )
 
 
 def _grid(overrides: list[Override]) -> list[list[str]]:
@@ -222,37 +199,28 @@ def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
     """Compose the first job, and one with each other choice of a group, to find typos."""
     first = [f"{each.get_key_element()}={_first_value(each)}" for each in overrides]
     loader = GlobalHydra.instance().config_loader()
-    job = loader.load_sweep_config(config, first)
-    swept = {
-        place: list(each.sweep_string_iterator())
-        for place, each in enumerate(overrides)
-        if each.is_discrete_sweep() and each.key_or_group in job.hydra.runtime.choices
-    }
-    for word in [first[place] for place in swept][-1:]:
-        _reject_what_is_for_all_jobs(config, job, word)
-    for place, values in swept.items():
-        for value in values[1:]:
-            other = [*first]
-            other[place] = f"{overrides[place].get_key_element()}={value}"
-            job = loader.load_sweep_config(config, other)
-            _reject_what_is_for_all_jobs(config, job, other[place])
+    groups = loader.load_sweep_config(config, first).hydra.runtime.choices
+    for place, each in enumerate(overrides):
+        if each.is_discrete_sweep() and each.key_or_group in groups:
+            for value in each.sweep_string_iterator():
+                choice = f"{each.get_key_element()}={value}"
+                words = [*first[:place], choice, *first[place + 1 :]]
+                _reject_what_is_for_all_jobs(
+                    config, loader.load_sweep_config(config, words), choice
+                )
 
 
 def _reject_what_is_for_all_jobs(config: DictConfig, job: DictConfig, choice: str) -> None:
     """Reject a swept file that chooses a launcher or parameters, which Hydra read before."""
-    key, _, _ = choice.partition("=")
+    what = None
     if launcher_of(job.hydra) != launcher_of(config.hydra):
-        name = LAUNCHERS.get(launcher_of(job.hydra), "NAME")
+        what = "a launcher"
+    elif (job.hydra.sweeper.get("params") or {}) != (config.hydra.sweeper.get("params") or {}):
+        what = "hydra.sweeper.params"
+    if what:
         raise UserError(
-            f"{choice}: chooses sweep/launcher={name}, but one launcher starts all jobs of a "
-            f"sweep; type it for all: sweep/launcher={name}"
-        )
-    params = job.hydra.sweeper.get("params") or {}
-    if params != (config.hydra.sweeper.get("params") or {}):
-        typed = " ".join(shlex.quote(f"{each}={value}") for each, value in params.items())
-        raise UserError(
-            f"{choice}: has hydra.sweeper.params, which are read where {key} is not swept itself; "
-            f"start a sweep for each file, as -m {choice}, or type them: {typed}"
+            f"{choice}: has {what}, which is for all jobs of a sweep; start a sweep for each file, "
+            f"such as -m {choice}"
         )
 
 
@@ -265,30 +233,20 @@ def _first_value(override: Override) -> str:
     return next(override.sweep_string_iterator())
 
 
-def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:
-    """Set a key of Hydra's for the sweep, and as an override for every job."""
-    with read_write(config.hydra), open_dict(config.hydra):
-        OmegaConf.update(config, key, value)
-        typed = f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else str(value)
-        typed = quoted(value) if isinstance(value, str) else typed
-        config.hydra.overrides.hydra.append(f"{key}={typed}")
-
-
 def _end(config: DictConfig) -> int:
     """Write and print the report, and how to resume; 0 if every job is done and none diverged."""
-    # Only here, as no job needs Optuna and Plotly.
+    # Only here, as no job needs Plotly.
     from .report import write_report
 
     directory = Path(str(config.hydra.sweep.dir))
-    results = write_report([directory], directory)
+    results = write_report(directory)
     statuses = [job.status for job in results.jobs]
     named = shlex.quote(override("hydra.sweep.dir", invocation().short(directory)))
     if is_search(config):
-        for job in results.best:
-            values = ", ".join(f"{name} {value:.6g}" for name, value in job.values.items())
-            typed = read_yaml(job.directory / OVERRIDES)
+        if best := results.best:
+            print(f"best: job {best.name}, {results.objective.name} {best.value:.6g}")
+            typed = read_yaml(best.directory / OVERRIDES)
             own = [word for word in typed if not word.startswith("sweep")]
-            print(f"best: job {job.name}, {values}")
             print(f"  {invocation().command('train.py', *own)}")
         print(f"More trials: the same command with {named} and a larger sweep.trials")
         return int(bool({"failed", "diverged"} & set(statuses)))

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -39,9 +38,8 @@ from .launchers import (
     SLURM,
     interrupt_ends_job,
     launcher_of,
-    meet,
+    reject_several_nodes,
     take_share,
-    validate_nodes,
 )
 from .results import Objective, read_curves
 
@@ -74,65 +72,49 @@ def run_job(work: str, config: DictConfig) -> float | None:
     """
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
-    name, started = _name(config, hydra, sweep_dir), time.monotonic()
-    context = meet(config, hydra)
-    members = context.members
+    started = time.monotonic()
+    total = (
+        config.sweep.trials if is_search(config) else len(read_record(sweep_dir).get("jobs") or ())
+    )
+    name = f"job {hydra.job.num + 1}" + (f" of {total}" if total else "")
     with ExitStack() as stack:
-
-        def take() -> bool:
-            lock = record.lock_run(run_dir)
-            if lock:
-                stack.callback(lock.release)
-            return lock is not None
-
-        status = members.broadcast("status", lambda: read_metrics(run_dir).get("status"))
-        if status in DONE:
+        if (status := read_metrics(run_dir).get("status")) in DONE:
             print(f"{name}: {status} already", flush=True)
-        elif members.broadcast("stopped", (sweep_dir / STOPPED).exists):
-            pass
-        elif not members.broadcast("taken", take):
-            print(f"{name}: another process is at work on it", flush=True)
-            return None
-        else:
+        elif not (sweep_dir / STOPPED).exists():
+            if (lock := record.lock_run(run_dir)) is None:
+                print(f"{name}: another process is at work on it", flush=True)
+                return None
+            stack.callback(lock.release)
             if launcher_of(hydra) == JOBLIB:
                 take_share(sweep_dir, int(config.sweep.parallel))
                 stack.enter_context(interrupt_ends_job())
             varied = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {varied}" if varied else name, flush=True)
             _write_to_own_folder(config, run_dir)
-            _run_with_retries(work, config, context, name)
-            if members.is_first:
-                _print_what_is_left(config, hydra, time.monotonic() - started)
-    return Objective(str(config.get("monitor")), "min").reached(run_dir)
+            _run_with_retries(work, config, run_dir, name)
+            _print_what_is_left(config, total, time.monotonic() - started)
+    return Objective(str(config.get("monitor"))).reached(run_dir)
 
 
-def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
-    if is_search(config):
-        return f"job {config.sweep.trial + 1} of {config.sweep.trials}"
-    jobs = read_record(sweep_dir).get("jobs")
-    return f"job {hydra.job.num + 1}" + (f" of {len(jobs)}" if jobs else "")
-
-
-def _print_what_is_left(config: DictConfig, hydra: HydraConf, seconds: float) -> None:
+def _print_what_is_left(config: DictConfig, total: int, seconds: float) -> None:
     """How many jobs have not ended, and about how long they take.
 
     As long as those that have finished took on average, without the imports of the first; if there
     are none, as long as this one.
     """
+    hydra = HydraConfig.get()
     sweep_dir = Path(hydra.sweep.dir)
-    total = (
-        config.sweep.trials if is_search(config) else len(read_record(sweep_dir).get("jobs") or ())
-    )
     jobs = [read_metrics(path.parent) for path in sweep_dir.glob("*/metrics.json")]
     left = total - sum(job.get("status") != "running" for job in jobs)
-    if left > 0 and not (sweep_dir / STOPPED).exists():
-        print(f"jobs left: {left} of {total}", end="")
-        if launcher_of(hydra) != SLURM:
-            lasted = [job["seconds"] for job in jobs if "seconds" in job]
-            rounds = math.ceil(left / int(config.sweep.get("parallel") or 1))
-            after = rounds * (fmean(lasted) if lasted else seconds)
-            print(f", about {timedelta(seconds=round(after))}", end="")
-        print(flush=True)
+    if left <= 0 or (sweep_dir / STOPPED).exists():
+        return
+    line = f"jobs left: {left} of {total}"
+    if launcher_of(hydra) != SLURM:
+        lasted = [job["seconds"] for job in jobs if "seconds" in job]
+        rounds = math.ceil(left / int(config.sweep.get("parallel") or 1))
+        after = rounds * (fmean(lasted) if lasted else seconds)
+        line += f", about {timedelta(seconds=round(after))}"
+    print(line, flush=True)
 
 
 def _write_to_own_folder(config: DictConfig, run_dir: Path) -> None:
@@ -144,20 +126,12 @@ def _write_to_own_folder(config: DictConfig, run_dir: Path) -> None:
             config.callbacks[name].dirpath = f"{folder.rstrip('/')}/{run_dir.name}"
 
 
-def _newest(config: DictConfig, run_dir: Path) -> str:
-    """The newest checkpoint of a job that was interrupted; "" for none."""
-    if address := folder_of(config):
-        bring_last(DIRPATH, address, run_dir)
-    return str(newest_checkpoint(run_dir)[0] or "")
-
-
-def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: str) -> None:
-    run_dir = context.run_dir
+def _run_with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
     policy = config.sweep.on_failure
     for left in reversed(range(1 + (int(config.sweep.retries) if policy == "retry" else 0))):
         _free_memory()
         try:
-            metrics = _run(work, config, context)
+            metrics = _run(work, config, run_dir)
         except JobFailed as failure:
             retries = left > 0 and not failure.invalid
             file = invocation().short(run_dir / TRACEBACK)
@@ -168,10 +142,10 @@ def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: 
             if policy == "stop":
                 (run_dir.parent / STOPPED).touch()
             return
-        if context.members.is_first and (reason := _divergence(metrics, run_dir)):
+        if reason := _divergence(metrics, run_dir):
             record.change_status(run_dir, "diverged", reason)
             print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
-        elif context.members.is_first:
+        else:
             print(f"{name}: {_summary(run_dir)}", flush=True)
         return
 
@@ -188,38 +162,36 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
+def _run(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     """Run a job, from its newest checkpoint if it was interrupted before.
 
     If it fails, the traceback is in the run directory. If a signal stopped it, the process ends.
     """
     hydra = HydraConfig.get()
     overrides = overrides_of(hydra.overrides.task)
-    run_dir, members = context.run_dir, context.members
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
-        validate_nodes(config, hydra)
-        line = check(config, str(hydra.job.config_name), overrides)
-        if line and members.is_first:
+        reject_several_nodes(config)
+        if line := check(config, str(hydra.job.config_name), overrides):
             say(line)
-        newest = members.broadcast("newest", lambda: _newest(config, run_dir))
+        if address := folder_of(config):
+            bring_last(DIRPATH, address, run_dir)
+        newest = newest_checkpoint(run_dir)[0]
         if newest and "resume" in config:
-            print(f"resume: continuing from {Path(newest).name}", flush=True)
-            config.resume = newest
+            print(f"resume: continuing from {newest.name}", flush=True)
+            config.resume = str(newest)
         OmegaConf.update(config, "sweep.job", int(hydra.job.num), force_add=True)
         if is_search(config):
             OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
         own = [word for word in overrides if not word.startswith("sweep")]
         # The job's record names the command that runs the job alone.
         with replaced(sys, "argv", [f"{hydra.job.name}.py", *own]):
-            return one_run.start(work, config, context)
+            return one_run.start(work, config, RunContext(run_dir))
     except BaseException as error:
         invalid = user_error_behind(error)
         stopped = invalid is None and was_stopped(error)
         line = describe_failure(invalid or error)
-        reports = members.reports_failure()
-        if reports:
-            record.unfinished(run_dir, stopped, line)
+        record.unfinished(run_dir, stopped, line)
         if stopped:
             reason, status = "stopped by Ctrl-C", 130
             if isinstance(error, RankFailed) and error.status > 128:
@@ -227,10 +199,9 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
             print(f"{reason}; the same command resumes the sweep", file=sys.stderr, flush=True)
             _requeue(status)
             sys.exit(status)
-        if reports:
-            (run_dir / TRACEBACK).write_text(
-                f"{invalid}\n" if invalid else "".join(traceback.format_exception(error))
-            )
+        (run_dir / TRACEBACK).write_text(
+            f"{invalid}\n" if invalid else "".join(traceback.format_exception(error))
+        )
         raise JobFailed(line, invalid=invalid is not None) from None
 
 

@@ -17,17 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from ... import machine
 from ...errors import UserError
 from ...launch import forkserver
-from ...launch.context import RunContext
-from ...launch.meeting import meet_ranks
 from ...launch.process import QuickExit
 from ..run.record import try_lock
-from ..run.stored import overrides_of
 from .directory import STOPPED
 
 # Launchers: one job after another in this process, several processes of this machine at the same
 # time, and a job of Slurm for each, queued by submitit.
 SERIAL, JOBLIB, SLURM = "BasicLauncher", "JoblibLauncher", "SlurmLauncher"
-LAUNCHERS = {SERIAL: "serial", JOBLIB: "joblib", SLURM: "slurm", "LocalLauncher": "local"}
 
 T = TypeVar("T")
 
@@ -51,60 +47,29 @@ def validate_launcher(config: DictConfig) -> None:
             f"-m: PET_NNODES={nodes}: each of these nodes would run the whole sweep; use one node, "
             "or one command per run"
         )
-    validate_nodes(config, config.hydra)
-    if launcher_of(config.hydra) != SLURM:
-        return
-    # A sweep is one job array, whose tasks all have the same shape.
-    for word in overrides_of(config.hydra.overrides.task):
-        key, _, value = word.partition("=")
-        if key == "trainer.num_nodes" and not value.isdecimal() and value != "auto":
+    reject_several_nodes(config)
+    for name in ("nodes", "tasks_per_node"):
+        if (count := config.hydra.launcher.get(name) or 1) != 1:
             raise UserError(
-                f"{word}: all jobs of a sweep with sweep/launcher=slurm have the same number of "
-                "nodes; give one number, such as trainer.num_nodes=2, and start a sweep for each"
+                f"hydra.launcher.{name}={count}: a job of a sweep is one task on one node, which "
+                f"starts its ranks; use hydra.launcher.{name}=1, or one command per run"
             )
-    if _nodes(config) > 1 and OmegaConf.select(config, "sweep.on_failure") == "retry":
+    parallel = OmegaConf.select(config, "sweep.parallel")
+    if parallel != 1 and launcher_of(config.hydra) == SERIAL:
         raise UserError(
-            "sweep.on_failure=retry: the ranks of several nodes end with their job; use "
-            "sweep.on_failure=continue, and run the same command again for the failed jobs"
+            f"sweep.parallel={parallel}: jobs run one after the other here; add "
+            "sweep/launcher=joblib, or use sweep.parallel=1"
         )
 
 
-def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
-    """Reject several nodes for a job that nobody would start on each of them."""
-    if _nodes(config) > 1 and launcher_of(hydra) != SLURM:
-        raise UserError(
-            f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, unless "
-            "sweep/launcher=slurm submits it; use trainer.num_nodes=1, or one command per run"
-        )
-
-
-def _nodes(config: DictConfig) -> int:
+def reject_several_nodes(config: DictConfig) -> None:
+    """A sweep runs in this process, or in a process for each job, which starts ranks beside it."""
     nodes = OmegaConf.select(config, "trainer.num_nodes")
-    return nodes if isinstance(nodes, int) else 1
-
-
-def slurm_tasks(config: DictConfig) -> dict[str, int]:
-    """Keys of the launcher for jobs on several nodes: one task for each rank.
-
-    On one node a job is one task, which starts its ranks itself.
-    """
-    nodes = _nodes(config)
-    if nodes == 1 or launcher_of(config.hydra) != SLURM:
-        return {}
-    devices = config.trainer.devices
-    # The GPUs of the compute nodes; the machine of this command may have others.
-    per_node = config.hydra.launcher.gpus_per_node or 1
-    if devices not in ("auto", -1, "-1"):
-        per_node = machine.local_devices(config.trainer, one_device=False)
-    return {"nodes": nodes, "tasks_per_node": per_node}
-
-
-def meet(config: DictConfig, hydra: HydraConf) -> RunContext:
-    """Let the ranks of a job meet, if Slurm started several; any other job has one process."""
-    run_dir, ranks = Path(hydra.runtime.output_dir), machine.ranks_around()
-    if ranks is None or launcher_of(hydra) != SLURM:
-        return RunContext(run_dir)
-    return meet_ranks(ranks, config, run_dir)
+    if isinstance(nodes, int) and nodes > 1:
+        raise UserError(
+            f"trainer.num_nodes={nodes}: each job of a sweep (-m) runs on one node; use "
+            "trainer.num_nodes=1, or one command per run"
+        )
 
 
 @cache

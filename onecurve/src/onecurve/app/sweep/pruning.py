@@ -15,8 +15,7 @@ from .search import NAME, storage
 class Pruning(Callback):
     """Reports the objective after every validation. Rank 0 asks the pruner; all ranks end together.
 
-    Not reported are several objectives, and one that a run has only at its end, such as that of the
-    test set.
+    An objective that a run has only at its end, such as that of the test set, is not reported.
     """
 
     def __init__(self, search: Any) -> None:
@@ -34,7 +33,7 @@ class Pruning(Callback):
             return
         self.validations += 1
         name = self.search.objective
-        if not isinstance(name, str) or "/" not in name or name.startswith("test/"):
+        if "/" not in name or name.startswith("test/"):
             return
         metrics = trainer.callback_metrics
         validate_objective(name, list(metrics))
@@ -46,7 +45,7 @@ class Pruning(Callback):
         study = optuna.load_study(
             study_name=NAME,
             storage=storage(self.search.storage),
-            pruner=instantiate(self.search.pruner) if self.search.pruner else None,
+            pruner=instantiate(self.search.pruner),
         )
         frozen = study.get_trials(deepcopy=False)[self.search.trial]
         trial = optuna.Trial(study, frozen._trial_id)

@@ -1,4 +1,4 @@
-"""The report of sweeps: tables in the terminal, sweep.csv, and the page sweep.html.
+"""The report of a sweep: tables in the terminal, sweep.csv, and the page sweep.html.
 
 The tables are of all jobs, of means over seeds, and of strategies compared with `single`.
 """
@@ -24,7 +24,7 @@ from ...errors import UserError, plain_console, stop
 from ..run.record import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
-from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweeps, short_keys, shown
+from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweep, short_keys, shown
 
 PAGE = Path(__file__).with_name("page.html")
 MOST_ROWS = 50
@@ -32,20 +32,13 @@ MOST_FAILURES = 10
 LAST_LETTERS = 6000  # of a traceback on the page: its end says what happened
 STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "dim"}
 FIRST_COLUMNS = ("job", "directory", "status", "error", "stopped")
-STAR = "★ "  # what the name of a best job begins with
-MOST_LETTERS = 16  # of an override's value, where all overrides share a column
+STAR = "★ "  # what the name of the best job begins with
 # Head and format of numbers of a job that are no metrics.
 FACTS = {
     "global_step": ("steps", ",.0f"),
     "seconds": ("seconds", ".1f"),
     "samples_per_second": ("samples/s", ",.0f"),
     "peak_memory_mib": ("peak MiB", ",.0f"),
-}
-# Of Plotly; few enough buttons that a phone has room for a chart's title beside them.
-TOOLBAR = {
-    "responsive": True,
-    "displaylogo": False,
-    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
 }
 ROUNDING = 1e-5
 """Relative difference of losses from which on a note says how to tell rounding from an error."""
@@ -74,65 +67,58 @@ class Table:
 def main() -> None:
     """Print the table of all jobs, and write sweep.csv and sweep.html."""
     parser = argparse.ArgumentParser(prog="onecurve report", description=main.__doc__)
-    parser.add_argument("directories", nargs="*", type=Path, metavar="SWEEP_DIR")
-    parser.add_argument(
-        "--to", type=Path, help="where to write (default: SWEEP_DIR, or here for several)"
-    )
-    arguments = parser.parse_args()
-    directories: list[Path] = arguments.directories
+    parser.add_argument("directory", nargs="*", type=Path, metavar="SWEEP_DIR")
+    directories: list[Path] = parser.parse_args().directory
     try:
-        if not directories:
-            raise UserError("no SWEEP_DIR was given; onecurve report runs/DATE/TIME-sweep")
-        here = directories[0] if len(directories) == 1 else Path()
-        write_report(directories, arguments.to or here)
+        if len(directories) != 1:
+            given = "several were" if directories else "no SWEEP_DIR was"
+            raise UserError(f"{given} given; onecurve report runs/DATE/TIME-sweep")
+        write_report(directories[0])
     except UserError as error:
         stop(error)
 
 
-def write_report(directories: Sequence[Path], to: Path) -> SweepResults:
-    """Write sweep.csv and sweep.html about all jobs of sweep or run directories."""
-    sweep = read_sweeps(directories)
+def write_report(directory: Path) -> SweepResults:
+    """Write sweep.csv and sweep.html about all jobs into the directory of a sweep or a run."""
+    sweep = read_sweep(directory)
     tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
-    to.mkdir(parents=True, exist_ok=True)
-    _write_csv(sweep, to / "sweep.csv")
-    _write_page(sweep, tables, to / "sweep.html")
+    _write_csv(sweep, directory / "sweep.csv")
+    _write_page(sweep, tables, directory / "sweep.html")
     _print(sweep, tables)
-    files = [invocation().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
+    files = [invocation().short(directory / f"sweep.{suffix}") for suffix in ("csv", "html")]
     print("Report:", ", ".join(files))
     return sweep
 
 
 def _write_csv(sweep: SweepResults, path: Path) -> None:
     """A line for each job, best first, with everything that is known of it."""
-    keys = dict.fromkeys(key for job in sweep.ranked for key in job.overrides)
-    objectives = [each.name for each in sweep.objectives]
-    numbers = {name for job in sweep.jobs for name in job.numbers}
-    others = sorted(numbers.difference(objectives, keys, FIRST_COLUMNS, ["strategy"]))
-    columns = dict.fromkeys([*FIRST_COLUMNS, *keys, "strategy", *objectives, *others])
+    rows = []
+    for job in sweep.ranked:
+        texts = {name: job.text(name) for name in ("error", "stopped", "strategy")}
+        about = {"job": job.name, "directory": job.directory, "status": job.status, **texts}
+        objective = {sweep.objective.name: job.value} if sweep.objective.name else {}
+        # An override wins over a number of the same name, the objective over a last value.
+        rows.append({**job.numbers, **objective, **about, **job.overrides, "job": job.name})
+    overrides = dict.fromkeys(key for job in sweep.ranked for key in job.overrides)
+    others = sorted(set().union(*rows))
+    first = (*FIRST_COLUMNS, *overrides, "strategy", sweep.objective.name)
+    columns = [name for name in dict.fromkeys((*first, *others)) if name]
     # Excel reads UTF-8 only where the file begins with a byte order mark.
     with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, list(columns))
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        for job in sweep.ranked:
-            own = (job.name, job.directory, job.status, job.error, job.stopped)
-            # An override wins over a number of the same name, an objective over a last value.
-            numbers_of_job = {**job.numbers, **job.values, "strategy": job.strategy}
-            first = dict(zip(FIRST_COLUMNS, own, strict=True))
-            writer.writerow({**numbers_of_job, **job.overrides, **first})
+        writer.writerows(rows)
 
 
 def _reason(job: Job) -> str:
-    return f"{job.name} {job.status}: {job.error or 'no reason was recorded'}"
+    return f"{job.name} {job.status}: {job.text('error') or 'no reason was recorded'}"
 
 
 def _print(sweep: SweepResults, tables: Sequence[Table]) -> None:
     console = plain_console()
-    jobs = job_table(sweep)
-    if _columns_that_fit(jobs, console.width) < jobs.least:
-        jobs = job_table(sweep, narrow=True)
-    console.print(_for_terminal(jobs, console.width))
-    if len(jobs.rows) > MOST_ROWS:
-        console.print(f"and {len(jobs.rows) - MOST_ROWS} more in sweep.csv")
+    console.print(_for_terminal(job_table(sweep), console.width))
+    if len(sweep.jobs) > MOST_ROWS:
+        console.print(f"and {len(sweep.jobs) - MOST_ROWS} more in sweep.csv")
     failed = [job for job in sweep.jobs if job.failed]
     for job in failed[:MOST_FAILURES]:
         file = job.directory / TRACEBACK
@@ -144,21 +130,19 @@ def _print(sweep: SweepResults, tables: Sequence[Table]) -> None:
         console.print(_for_terminal(table, console.width))
 
 
-def _columns_that_fit(table: Table, width: int) -> int:
-    columns = zip(table.heads, *table.rows[:MOST_ROWS], strict=True)
-    # Rich puts a space at either side of a column, and one between two.
-    ends = itertools.accumulate((max(map(len, column)) + 3 for column in columns), initial=1)
-    return sum(end <= width for end in ends) - 1
-
-
 def _for_terminal(table: Table, width: int) -> RichTable:
-    count = max(table.least, _columns_that_fit(table, width))
+    """The columns for which there is room."""
+    rows = table.rows[:MOST_ROWS]
+    columns = zip(table.heads, *rows, strict=True)
+    # Rich puts a space at either side of a column, and one between two.
+    ends = itertools.accumulate(max(map(len, column)) + 3 for column in columns)
+    count = max(table.least, sum(end < width for end in ends))
     found = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD)
     found.caption, found.caption_justify = Text(table.note), "left"
     for index, head in enumerate(table.heads[:count]):
         is_name = index < table.names
         found.add_column(Text(head), justify="left" if is_name else "right", overflow="fold")
-    for row in table.rows[:MOST_ROWS]:
+    for row in rows:
         cells = [Text(cell, style=STYLES.get(cell, "")) for cell in row[:count]]
         found.add_row(*cells, style="bold" if row[0].startswith(STAR) else "")
     return found
@@ -167,7 +151,7 @@ def _for_terminal(table: Table, width: int) -> RichTable:
 def _write_page(sweep: SweepResults, tables: Sequence[Table], path: Path) -> None:
     """One file that opens from disk and fetches nothing."""
     charts = [
-        figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=TOOLBAR)
+        figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)
         for name, figure in charts_of(sweep).items()
     ]
     text = Template(PAGE.read_text(encoding="utf-8")).substitute(
@@ -184,17 +168,14 @@ def _write_page(sweep: SweepResults, tables: Sequence[Table], path: Path) -> Non
 
 
 def _introduction(sweep: SweepResults) -> str:
-    better = {"max": "more", "min": "less"}
-    judged = [
-        f"{each.name} ({each.value} value, {better[each.mode]} is better)"
-        for each in sweep.objectives
-    ]
+    name, mode, value = sweep.objective
+    better = {"max": "more", "min": "less"}[mode]
     overrides = sweep.jobs[0].overrides.items()
     shared = [f"{key}={text}" for key, text in overrides if key not in sweep.keys]
-    lines = [f"Judged by {' and '.join(judged)}."] if judged else []
+    lines = [f"Judged by {name} ({value} value, {better} is better)."] if name else []
     lines += [f"All jobs have {', '.join(shared)}."] if shared else []
-    commands = "".join(f"<pre>{escape(command)}</pre>" for command in sweep.commands)
-    return f"{commands}<p>{escape(' '.join(lines))}</p>"
+    command = f"<pre>{escape(sweep.command)}</pre>" if sweep.command else ""
+    return f"{command}<p>{escape(' '.join(lines))}</p>"
 
 
 def _failure(job: Job) -> str:
@@ -218,20 +199,20 @@ def _as_html(table: Table) -> str:
     )
 
 
-def job_table(sweep: SweepResults, narrow: bool = False) -> Table:
-    """All jobs, best first; in a narrow place all overrides share a column."""
-    keys = ["overrides"] if narrow else list(short_keys(sweep.keys).values())
+def job_table(sweep: SweepResults) -> Table:
+    """All jobs, best first."""
+    keys = list(short_keys(sweep.keys).values())
     *facts, memory = (name for name in FACTS if name not in sweep.metrics)
     numbers = [*facts, *sweep.metrics, memory]
-    ends = ["status", "stopped by"] if any(job.stopped for job in sweep.jobs) else ["status"]
+    ends = (
+        ["status", "stopped by"] if any(job.text("stopped") for job in sweep.jobs) else ["status"]
+    )
     rows = []
     for job in sweep.ranked:
         values = [shown(job.overrides.get(key, "")) for key in sweep.keys]
-        if narrow:
-            values = [label(job.overrides, sweep.keys, MOST_LETTERS)]
-        name = STAR + job.name if job in sweep.best else job.name
+        name = STAR + job.name if job is sweep.best else job.name
         ended = [job.status, _stopped_by(job)][: len(ends)]
-        rows.append([name, *values, *ended, *(_cell(job, number) for number in numbers)])
+        rows.append([name, *values, *ended, *(_cell(sweep, job, number) for number in numbers)])
     heads = [FACTS[number][0] if number in FACTS else number for number in numbers]
     names = 1 + len(keys) + len(ends)
     counts = Counter(job.status for job in sweep.ranked).most_common()
@@ -241,18 +222,18 @@ def job_table(sweep: SweepResults, narrow: bool = False) -> Table:
         heads=["job", *keys, *ends, *heads],
         rows=rows,
         names=names,
-        least=names + len(facts) + len(sweep.objectives),
+        least=names + len(facts) + bool(sweep.objective.name),
     )
 
 
 def _stopped_by(job: Job) -> str:
     """What ended a job before its last epoch: "early_stopping", "max_time", "SIGTERM"."""
-    first = job.stopped.removeprefix("stopped by ").partition(" ")[0]
+    first = job.text("stopped").removeprefix("stopped by ").partition(" ")[0]
     return first.rstrip(":").rpartition(".")[2]
 
 
-def _cell(job: Job, name: str) -> str:
-    value = job.number(name)
+def _cell(sweep: SweepResults, job: Job, name: str) -> str:
+    value = sweep.number(job, name)
     if name in FACTS:
         return _format(value, FACTS[name][1])
     if value is None:
@@ -280,17 +261,17 @@ def seed_means(sweep: SweepResults) -> Table | None:
         return None
 
     def mean_cost(jobs: list[Job]) -> float:
-        costs = [sweep.costs(job)[0] for job in jobs if job.complete]
+        costs = [sweep.cost(job) for job in jobs if job.complete]
         return statistics.fmean(costs) if costs else math.inf
 
     rows = []
     for jobs in sorted(groups.values(), key=mean_cost):
         finished = [job for job in jobs if job.finished]
         count = str(len(jobs)) if finished == jobs else f"{len(finished)} of {len(jobs)}"
-        means = [_mean([job.number(name) for job in finished]) for name in sweep.metrics]
+        means = [_mean([sweep.number(job, name) for job in finished]) for name in sweep.metrics]
         rows.append([label(jobs[0].overrides, keys) or "all jobs", count, *means])
     title, heads = "Mean ± standard deviation over seeds", ["configuration", "n", *sweep.metrics]
-    return Table(title, heads, rows, least=2 + len(sweep.objectives))
+    return Table(title, heads, rows, least=3)
 
 
 def _mean(numbers: Sequence[float | None]) -> str:
@@ -304,9 +285,9 @@ def _mean(numbers: Sequence[float | None]) -> str:
 def compare_strategies(sweep: SweepResults) -> Table | None:
     """A row for each strategy, the reference first; None unless several were swept.
 
-    Each job is compared with the job of the reference that is otherwise equal: the largest relative
-    difference of the training loss in the first steps, the mean time of a step, alone and over that
-    of the reference, and the largest peak memory.
+    The columns are the largest relative difference of the training loss in the first steps from the
+    job of the reference that is otherwise equal, the mean time of a step, alone and over that of
+    the reference, and the largest peak memory.
     """
     names = list(dict.fromkeys(_strategy(job) for job in sweep.jobs))
     if "strategy" not in sweep.keys or len(names) < 2:
@@ -320,49 +301,39 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
         return tuple(job.overrides.get(key, "") for key in others)
 
     references = {rest(job): job for job in reversed(sweep.jobs) if _strategy(job) == reference}
-    rows, needs_note = [], False
+    rows, seconds, needs_note = [], math.nan, False
     for name in names:
         jobs = [job for job in sweep.jobs if _strategy(job) == name]
-        pairs = [(job, other) for job in jobs if (other := references.get(rest(job)))]
-        seconds = [own for job in jobs if (own := job.seconds_per_step)]
-        ratios = [
-            own / theirs
-            for job, other in pairs
-            if (own := job.seconds_per_step) and (theirs := other.seconds_per_step)
-        ]
-        differences = [_differences(*pair) for pair in pairs]
+        differences = [_differences(job, references.get(rest(job))) for job in jobs]
         difference = max(itertools.chain.from_iterable(differences), default=None)
-        compared = max(map(len, differences), default=0)
-        memory = max(job.number("peak_memory_mib") or 0.0 for job in jobs)
         needs_note |= (difference or 0) > ROUNDING
-        rows.append(
-            [
-                name,
-                _format(difference, ".1e"),
-                _format(compared or None, ",.0f"),
-                _format(1000 * statistics.fmean(seconds) if seconds else None, ",.1f"),
-                _format(statistics.fmean(ratios) if ratios else None, ".2f"),
-                _format(memory or None, ",.0f"),
-            ]
+        times = [job.seconds_per_step for job in jobs if job.seconds_per_step]
+        mean = statistics.fmean(times) if times else None
+        seconds = mean or seconds if name == reference else seconds
+        cells = (
+            (difference, ".1e"),
+            (max(map(len, differences)) or None, ",.0f"),
+            (mean and 1000 * mean, ",.1f"),
+            (mean and mean / seconds, ".2f"),
+            (max(job.number("peak_memory_mib") or 0.0 for job in jobs) or None, ",.0f"),
         )
+        rows.append([name, *(_format(*cell) for cell in cells)])
     heads = ["strategy", "loss difference", "in steps", "ms per step"]
     heads += [f"× {reference}", "peak memory, MiB"]
-    if not any(row[-1] for row in rows):  # on CPUs it is not measured
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
     title = f"Strategies, compared with {reference}"
     return Table(title, heads, rows, least=len(heads), note=NOTE if needs_note else "")
 
 
 def _strategy(job: Job) -> str:
-    name = shown(job.overrides.get("strategy") or job.strategy)
+    name = shown(job.overrides.get("strategy") or job.text("strategy"))
     keys = [key for key in job.overrides if key.lstrip("+").startswith("strategy.")]
     details = [f"{key.removeprefix('strategy.')}={job.overrides[key]}" for key in keys]
     return f"{name} ({', '.join(details)})" if details else name
 
 
-def _differences(job: Job, other: Job) -> list[float]:
+def _differences(job: Job, other: Job | None) -> list[float]:
     """The relative differences of the training loss in the first steps, where they are finite."""
-    theirs = dict(other.curves[LOSS])
+    theirs = dict(other.curves[LOSS]) if other else {}
     shared = [(value, theirs[step]) for step, value in job.curves[LOSS] if step in theirs]
     found = [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
     return [each for each in found if math.isfinite(each)]

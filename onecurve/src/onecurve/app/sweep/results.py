@@ -1,4 +1,4 @@
-"""The results of jobs: metrics, curves and objectives, read from their run directories."""
+"""The results of jobs: metrics, curves and the objective, read from their run directories."""
 
 import csv
 import math
@@ -25,22 +25,31 @@ LOSS = "train/loss"  # the metric that metrics.csv has for every step
 COMPARED_STEPS = 50
 """Of how many steps the losses of strategies are compared: later, rounding has grown too much."""
 MOST_POINTS = 500  # points of a curve in a chart: more cannot be told apart, and make a page slow
-# Metrics that come first in a table, after the objectives.
+# Metrics that come first in a table, after the objective.
 PREFERRED = ("val/loss", "val/acc", "test/acc", "test/loss", "train/loss")
 OVERRIDES = ".hydra/overrides.yaml"  # a directory is that of a job if it has this file
 IGNORED = ("sweep.trial", "resume")  # overrides that say how a job is run, not what it is
 
 
 class Objective(NamedTuple):
-    """A number by which jobs are compared: a metric, or another in metrics.json, as "seconds".
+    """The number by which jobs are compared: a metric, or another in metrics.json, as "seconds".
 
     The mode, "max" or "min", is which way is better; the value is the "last", or the "best" of all
     in metrics.csv.
     """
 
     name: str
-    mode: str
+    mode: str = "min"
     value: str = "last"
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Objective":
+        """That of a search by the configuration of one of its jobs; of a grid, `monitor`."""
+        search = config.get("sweep")
+        search = search if isinstance(search, Mapping) else {}
+        name = search.get("objective") or config.get("monitor") or ""
+        mode = search.get("direction") or config.get("mode")
+        return cls(str(name), "max" if mode == "max" else "min", str(search.get("value", "last")))
 
     def reached(self, run_dir: Path) -> float | None:
         """The value that a run reached; None if it has none, or one that is not finite.
@@ -54,19 +63,6 @@ class Objective(NamedTuple):
         metrics = read_metrics(run_dir)
         last = metrics.get(RETURNED, metrics.get(self.name))
         return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
-
-
-def objectives(config: Mapping[str, Any]) -> list[Objective]:
-    """The objectives of a search by the configuration of one of its jobs; of a grid, `monitor`."""
-    search = config.get("sweep")
-    search = search if isinstance(search, Mapping) else {}
-    names = search.get("objective") or config.get("monitor") or []
-    modes = search.get("direction") or config.get("mode") or "min"
-    if isinstance(names, str):
-        names, modes = [names], [modes]
-    value = str(search.get("value", "last"))
-    modes = ["max" if mode == "max" else "min" for mode in modes]
-    return [Objective(str(name), mode, value) for name, mode in zip(names, modes, strict=False)]
 
 
 def validate_objective(name: str, known: list[str]) -> None:
@@ -85,48 +81,32 @@ def read_curves(run_dir: Path, names: Collection[str]) -> dict[str, Curve]:
     curves: dict[str, Curve] = {name: [] for name in names}
     try:
         with (run_dir / "metrics.csv").open(newline="", errors="replace") as file:
-            rows = csv.reader(file)
-            head = next(rows, [])
-            columns = [(head.index(name), curves[name]) for name in curves if name in head]
-            step = head.index("step") if "step" in head else len(head)
-            for row in rows:
-                for column, curve in columns:
+            for row in csv.DictReader(file):
+                for name, curve in curves.items():
                     try:
-                        if row[column]:
-                            curve.append((int(row[step]), float(row[column])))
-                    except (ValueError, IndexError):
+                        if row.get(name):
+                            curve.append((int(row["step"]), float(row[name])))
+                    except (KeyError, TypeError, ValueError):
                         break  # a line that a running job has only half written
     except (OSError, csv.Error):
         pass
     return curves
 
 
+@dataclass(frozen=True, eq=False)
 class Job:
     """One job of a sweep, as the files in its directory tell; one that was not begun has none."""
 
-    def __init__(
-        self, name: str, directory: Path, overrides: Any, judged: Sequence[Objective]
-    ) -> None:
-        metrics = read_metrics(directory)
-        curves = read_curves(directory, [LOSS, *(each.name for each in judged)])
-        self.name = name
-        self.directory = directory
-        self.overrides = _parse(overrides)
-        self.status = str(metrics.get("status", "unknown")) if metrics else "not run"
-        # In one line, and empty where there is none: why it failed or diverged, and what ended it
-        # before its last epoch.
-        self.error, self.stopped = (
-            " ".join(str(metrics.get(key) or "").split()) for key in ("error", "stopped")
-        )
-        self.strategy = str(metrics.get("strategy") or "")
-        self.numbers = {  # NaN is possible
-            key: float(value)
-            for key, value in metrics.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        # The value of each objective; None where there is none that is finite.
-        self.values = {each.name: each.reached(directory) for each in judged}
-        self.curves = {metric: _thinned(curve) for metric, curve in curves.items()}
+    name: str
+    directory: Path
+    overrides: dict[str, str]
+    metrics: dict[str, Any]  # metrics.json
+    value: float | None  # of the objective; None where there is none that is finite
+    curves: dict[str, Curve]
+
+    @property
+    def status(self) -> str:
+        return str(self.metrics.get("status", "unknown")) if self.metrics else "not run"
 
     @property
     def finished(self) -> bool:
@@ -134,17 +114,30 @@ class Job:
 
     @property
     def failed(self) -> bool:
-        """Whether something went wrong, of which `error` tells."""
+        """Whether something went wrong, of which the text "error" tells."""
         return self.status in ("failed", "diverged")
 
     @property
     def complete(self) -> bool:
-        """Whether it finished with a value of every objective."""
-        return self.finished and bool(self.values) and None not in self.values.values()
+        """Whether it finished with a value of the objective."""
+        return self.finished and self.value is not None
+
+    def text(self, name: str) -> str:
+        """One of the texts in metrics.json, in one line; empty where there is none."""
+        return " ".join(str(self.metrics.get(name) or "").split())
+
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """The numbers in metrics.json; NaN is possible."""
+        return {
+            key: float(value)
+            for key, value in self.metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
 
     def number(self, name: str) -> float | None:
-        """An objective's value, or another number of metrics.json; None if it is not finite."""
-        number = self.values[name] if name in self.values else self.numbers.get(name)
+        """A number of metrics.json; None if it is not finite."""
+        number = self.numbers.get(name)
         return number if number is not None and math.isfinite(number) else None
 
     @property
@@ -156,41 +149,36 @@ class Job:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """One sweep, or several that are reported together."""
+    """The jobs of a sweep, or a single run."""
 
     title: str
-    commands: list[str]  # what was typed, as far as it is known
-    is_search: bool
-    objectives: list[Objective]
+    command: str  # what was typed; empty if it is not known
+    objective: Objective  # without a name if jobs have none
     jobs: list[Job]  # in the order of their numbers
     keys: list[str]  # override keys whose values differ between jobs
 
     @property
     def metrics(self) -> list[str]:
-        """Names of all metrics, the objectives first."""
+        """Names of all metrics, the objective first."""
         found = {name for job in self.jobs for name in job.numbers if "/" in name}
-        first = [name for name in PREFERRED if name in found]
-        return list(dict.fromkeys([*(o.name for o in self.objectives), *first, *sorted(found)]))
+        first = [self.objective.name] if self.objective.name else []
+        first += [name for name in PREFERRED if name in found]
+        return list(dict.fromkeys([*first, *sorted(found)]))
 
-    def costs(self, job: Job) -> list[float]:
-        """The values of the objectives that it has, such that less is better."""
-        values = [(job.values[each.name], each.mode) for each in self.objectives]
-        return [-value if mode == "max" else value for value, mode in values if value is not None]
+    def number(self, job: Job, name: str) -> float | None:
+        """The value of the objective, or another number of a job."""
+        return job.value if name == self.objective.name else job.number(name)
+
+    def cost(self, job: Job) -> float:
+        """The value of the objective, such that less is better; infinite without one."""
+        if job.value is None:
+            return math.inf
+        return -job.value if self.objective.mode == "max" else job.value
 
     @cached_property
-    def best(self) -> list[Job]:
-        """The best of the finished jobs: one, or of several objectives the Pareto front."""
-        complete = {job: self.costs(job) for job in self.jobs if job.complete}
-        if len(self.objectives) == 1:
-            return [min(complete, key=complete.__getitem__)] if complete else []
-        return [
-            job
-            for job, own in complete.items()
-            if not any(
-                other != own and all(a <= b for a, b in zip(other, own, strict=True))
-                for other in complete.values()
-            )
-        ]
+    def best(self) -> Job | None:
+        """The best of the finished jobs, if one has a value of the objective."""
+        return next((job for job in self.ranked if job.complete), None)
 
     @cached_property
     def ranked(self) -> list[Job]:
@@ -199,70 +187,51 @@ class SweepResults:
         A job that was stopped early is not compared with those that were not: it would win
         whenever less time or fewer steps are better.
         """
-
-        def rank(job: Job) -> tuple[bool, bool, bool, list[float]]:
-            costs = self.costs(job)
-            incomplete = not costs or len(costs) < len(self.objectives)
-            return (incomplete, not job.finished, job not in self.best, costs)
-
-        return sorted(self.jobs, key=rank)
+        return sorted(
+            self.jobs, key=lambda job: (job.value is None, not job.finished, self.cost(job))
+        )
 
 
-def read_sweeps(directories: Sequence[Path]) -> SweepResults:
-    """Read all jobs of some sweep or run directories; one without a job is rejected."""
-    once = list({each.resolve(): each for each in directories}.values())
-    sweeps = {directory: _jobs_of(directory) for directory in once}
-    # All jobs are compared by the same numbers: those of the first job that names some.
-    configs = (read_yaml(path / "config.yaml") for each in sweeps.values() for path in each)
-    named = (objectives(config) for config in configs if isinstance(config, dict))
-    judged = next(filter(None, named), [])
-    jobs: list[Job] = []
-    for directory, overrides in sweeps.items():
-        for path, lines in overrides.items():
-            name = _name_of(path)
-            if len(sweeps) > 1:
-                name = str(path if path == directory else directory / name)
-            jobs.append(Job(name, path, lines, judged))
+def read_sweep(directory: Path) -> SweepResults:
+    """Read all jobs of a sweep, or a run directory as its only job; one without is rejected."""
+    typed = _jobs_of(directory)
+    # All jobs are compared by the same number: that of the first job that names one.
+    configs = (read_yaml(path / "config.yaml") for path in typed)
+    judged = (Objective.of(config) for config in configs if isinstance(config, dict))
+    objective = next((each for each in judged if each.name), Objective(""))
+    jobs = []
+    for path, lines in typed.items():
+        curves = read_curves(path, [LOSS, objective.name])
+        thinned = {metric: _thinned(curve) for metric, curve in curves.items()}
+        metrics, value = read_metrics(path), objective.reached(path)
+        jobs.append(Job(_name_of(path), path, _parse(lines), metrics, value, thinned))
     keys = dict.fromkeys(key for job in jobs for key in job.overrides)
-    commands = [read_record(directory).get("command") for directory in sweeps]
-    return SweepResults(
-        title=", ".join(directory.resolve().name for directory in once),
-        commands=[str(command) for command in commands if command],
-        is_search=any((directory / "study.db").is_file() for directory in sweeps),
-        objectives=judged,
-        jobs=jobs,
-        keys=[key for key in keys if len({job.overrides.get(key, "") for job in jobs}) > 1],
-    )
+    varied = [key for key in keys if len({job.overrides.get(key, "") for job in jobs}) > 1]
+    command = str(read_record(directory).get("command") or "")
+    return SweepResults(directory.resolve().name, command, objective, jobs, varied)
 
 
 def _jobs_of(directory: Path) -> dict[Path, Any]:
     """The overrides of each job of a sweep by its directory, in the order of their numbers.
 
-    The directory of a job that was not begun does not exist. A run directory is its own only job.
+    The directory of a job that was not begun does not exist.
     """
+    example = "such as one of runs/*/*-sweep"
     if not directory.is_dir():
-        raise UserError(
-            f"{directory}: there is no such directory; give that of a sweep, "
-            "for example one of runs/*/*-sweep"
-        )
+        raise UserError(f"{directory}: there is no such directory; give that of a sweep, {example}")
     if (directory / OVERRIDES).is_file():
         return {directory: read_yaml(directory / OVERRIDES)}
     found = {path.parent.parent: read_yaml(path) for path in directory.glob(f"*/{OVERRIDES}")}
     if not found:
         raise UserError(
             f"{directory}: no job in it (none of its directories has {OVERRIDES}); give the "
-            "directory of a sweep, for example one of runs/*/*-sweep, or of a run"
+            f"directory of a sweep, {example}, or of a run"
         )
     begun = {_name_of(path) for path in found}
     for number, overrides in enumerate(read_record(directory).get("jobs") or [], start=1):
         if str(number) not in begun:
             found[directory / f"{number:02}"] = overrides
-
-    def place(path: Path) -> tuple[int, str]:
-        name = _name_of(path)
-        return (int(name) if name.isdigit() else 0, name)
-
-    return {path: found[path] for path in sorted(found, key=place)}
+    return dict(sorted(found.items(), key=lambda item: (len(_name_of(item[0])), item[0].name)))
 
 
 def _name_of(job: Path) -> str:
@@ -318,7 +287,7 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
     return {key: end if end and count[end] == 1 else key for key, end in ends.items()}
 
 
-def label(overrides: Mapping[str, str], keys: Sequence[str], most: int = 200) -> str:
-    """The values of some keys in one line, each of `most` letters at most: ``lr=0.01, seed=1``."""
+def label(overrides: Mapping[str, str], keys: Sequence[str]) -> str:
+    """The values of some keys in one line: ``lr=0.01, seed=1``."""
     names = short_keys(keys)
-    return ", ".join(f"{names[key]}={shown(overrides.get(key, ''), most)}" for key in keys)
+    return ", ".join(f"{names[key]}={shown(overrides.get(key, ''))}" for key in keys)

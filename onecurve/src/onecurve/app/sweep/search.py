@@ -31,7 +31,7 @@ from ..command.resolvers import job_directory
 from ..run.record import quoted, read_metrics, try_lock
 from .directory import COMPLETE, STOPPED
 from .hooks import overrides_of
-from .results import DIRECTIONS, objectives, validate_objective
+from .results import DIRECTIONS, Objective, validate_objective
 
 NAME = "sweep"
 
@@ -55,12 +55,10 @@ class Search:
         """Run trials until there are `sweep.trials`; a UserError if one lacks the objective."""
         self.space, self.fixed = read_space(overrides_of(self.config))
         search = self.config.sweep
-        self.objectives = objectives(self.config)
+        self.objective = Objective.of(self.config)
         # Two processes at once would both create the tables.
         with self._locked_study():
-            modes = [each.mode for each in self.objectives]
-            pruner = search.pruner if len(modes) == 1 else None
-            self.study = open_study(search.storage, modes, pruner)
+            self.study = open_study(search.storage, self.objective.mode, search.pruner)
         self.count = number_of_trials(search, self.space)
         while not (self.directory / STOPPED).exists():
             batch = [trial for _ in range(search.parallel) if (trial := self._next_trial())]
@@ -126,21 +124,19 @@ class Search:
         run_dir = self.directory / _job_name(trial)
         metrics = read_metrics(run_dir)
         status, error = metrics.get("status"), str(metrics.get("error", ""))
-        state, values = TrialState.FAIL, None
+        state, value = TrialState.FAIL, None
         if status == "pruned":
             state = TrialState.PRUNED
         elif status in ("finished", "diverged"):
             numbers = [key for key, value in metrics.items() if isinstance(value, int | float)]
-            for each in self.objectives:
-                validate_objective(each.name, numbers)
-            reached = [each.reached(run_dir) for each in self.objectives]
-            finite = [value for value in reached if value is not None]
-            if len(finite) == len(reached):
-                state, values = TrialState.COMPLETE, finite
+            validate_objective(self.objective.name, numbers)
+            value = self.objective.reached(run_dir)
+            if value is not None:
+                state = TrialState.COMPLETE
         elif status != "failed":
             return
         try:
-            self.study.tell(trial.number, values, state)
+            self.study.tell(trial.number, value, state)
         except RuntimeError as failure:
             # After its last trial a grid sampler stops Optuna's own loop, which there is none of.
             if "Study.stop" not in str(failure):
@@ -220,8 +216,8 @@ def grid_of(space: Space) -> dict[str, list[Any]]:
     return values
 
 
-def open_study(address: str, modes: list[str], pruner: DictConfig | None) -> optuna.Study:
-    """Load the study in a storage, or create it; `modes` are those of its objectives."""
+def open_study(address: str, mode: str, pruner: DictConfig) -> optuna.Study:
+    """Load the study in a storage, or create it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     # A trial that is resumed reports the validations since its checkpoint again.
@@ -229,8 +225,8 @@ def open_study(address: str, modes: list[str], pruner: DictConfig | None) -> opt
     return optuna.create_study(
         study_name=NAME,
         storage=storage(address),
-        directions=[DIRECTIONS[mode] for mode in modes],
-        pruner=instantiate(pruner) if pruner else None,
+        direction=DIRECTIONS[mode],
+        pruner=instantiate(pruner),
         load_if_exists=True,
     )
 
