@@ -4,12 +4,12 @@ A checkpoint is one file, or the folder of a sharded one. The file is what `torc
 zip with a CRC-32 for each record, which `torch.load` does not look at. The folder is
 
     last.ckpt/
-        index.json    which folder beside it is complete, and the size of each of its files
-        1f0c.../      .metadata and *.distcp, PyTorch's distributed checkpoint; and rest.ckpt
+        .metadata, *.distcp    PyTorch's distributed checkpoint
+        rest.ckpt              Lightning's dictionary without its tensors
+        index.json             the size of each of these files
 
-A new one is written into the same folder as the old, and takes its place when index.json is
-replaced. Whether a checkpoint is complete, and which one of a run is the newest complete one, is
-found without importing torch.
+A new one is written beside the old, and takes its place once it is complete. Whether a checkpoint
+is complete, and which one of a run is the newest complete one, is found without importing torch.
 """
 
 import json
@@ -26,9 +26,9 @@ from ..errors import chain
 from ..machine import is_alive
 
 INDEX = "index.json"  # what makes a folder a sharded checkpoint
-INDEX_FORMAT = 3
+INDEX_FORMAT = 4
 
-# A file that is being written, with the PID of its writer.
+# A file or folder that is being written, with the PID of its writer.
 UNFINISHED = re.compile(r"\..+\.ckpt\.(\d+)")
 CUT_SHORT = "it is truncated, or not written by a training run"
 
@@ -48,47 +48,56 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = unfinished_of(path, os.getpid())
     try:
         with unfinished.open("wb") as file:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
-        earlier = set_aside(path) if path.is_dir() else None
-        unfinished.replace(path)
-        if earlier:
-            shutil.rmtree(earlier)
+        put_in_place(unfinished, path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
         if cause := disk_error(error):
             raise cause from None
         raise
-    _remove_unfinished(path.parent)
+
+
+def write_index(folder: Path, sizes: dict[str, int]) -> None:
+    """Write the sizes of a sharded checkpoint's files, which are all on the disk."""
+    with (folder / INDEX).open("w") as file:
+        json.dump({"format": INDEX_FORMAT, "files": sizes}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def unfinished_of(path: Path, writer: int) -> Path:
+    """Where the process with this PID writes a checkpoint."""
+    return path.with_name(f".{path.name}.{writer}")
+
+
+def put_in_place(unfinished: Path, path: Path) -> None:
+    """Replace a checkpoint by a new one; remove what writers that have ended left beside it.
+
+    A folder cannot be replaced: the old one is found under another name until the new one is there.
+    """
+    earlier = path.with_name(f"{path.stem}.earlier{path.suffix}")
+    if path.exists() and (path.is_dir() or unfinished.is_dir()):
+        _remove(earlier)
+        path.rename(earlier)
+    unfinished.replace(path)
+    _remove(earlier)
+    for other in path.parent.iterdir():
+        if (found := UNFINISHED.fullmatch(other.name)) and not is_alive(int(found[1])):
+            _remove(other)
     sync_folder(path.parent)
 
 
-def commit_shards(path: Path, folder: str, sizes: dict[str, int]) -> None:
-    """Make a folder below `path` the sharded checkpoint, and remove the one that it replaces."""
-    index = {"format": INDEX_FORMAT, "folder": folder, "files": sizes}
-    unfinished = path / f".{INDEX}"
-    with unfinished.open("w") as file:
-        json.dump(index, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    for changed in (path / folder, path):
-        sync_folder(changed)
-    unfinished.replace(path / INDEX)
-    for changed in (path, path.parent):
-        sync_folder(changed)
-    for other in path.iterdir():
-        if other.is_dir() and other.name != folder:
-            shutil.rmtree(other)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    for file in folder.iterdir():
-        if (found := UNFINISHED.fullmatch(file.name)) and not is_alive(int(found[1])):
-            file.unlink(missing_ok=True)
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(path: Path) -> None:
@@ -100,11 +109,6 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a checkpoint of the other format; it can be read until the new one is complete."""
-    return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
 
 
 def cannot_be_made(folder: Path) -> str | None:
@@ -165,25 +169,18 @@ def _damage_of_file(path: Path, *version: int) -> str | None:
 def _damage_of_folder(path: Path) -> str | None:
     try:
         index = json.loads((path / INDEX).read_text())
-        if index["format"] > INDEX_FORMAT:
+        if index["format"] != INDEX_FORMAT:
             return f"it has format {index['format']}, and this release reads {INDEX_FORMAT}"
-        folder = path / index["folder"]
         for name, size in index["files"].items():
-            if not (folder / name).is_file():
+            if not (path / name).is_file():
                 return f"{name} is missing"
-            # Format 2 had checksums.
-            if isinstance(size, int) and (folder / name).stat().st_size != size:
+            if (path / name).stat().st_size != size:
                 return f"{name} is truncated"
     except OSError as error:
         return str(error.strerror)
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{INDEX} is not what a training run writes"
     return None
-
-
-def complete_folder(path: str | Path) -> Path:
-    """The folder with the files of a sharded checkpoint."""
-    return Path(path, json.loads(Path(path, INDEX).read_text())["folder"])
 
 
 def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:

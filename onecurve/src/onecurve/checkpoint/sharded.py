@@ -1,20 +1,23 @@
 """Sharded checkpoints, by PyTorch's distributed checkpoint (DCP) as it is.
 
 Every rank writes the tensors that it holds. The rest of Lightning's dictionary is one small file
-beside them. DCP's metadata is a pickle, so read a folder only from where you would run a script. It
-becomes one file, which `torch.load` reads anywhere, by
+beside them. PyTorch reads the folder, too, in any layout:
+
+    torch.distributed.checkpoint.load({"state_dict": task.state_dict()}, checkpoint_id=SHARDED)
+
+DCP's metadata is a pickle, so read a folder only from where you would run a script. It becomes one
+file, which `torch.load` reads anywhere, by
 
     python -m onecurve.checkpoint.sharded SHARDED FILE
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
+import os
 import shutil
 import sys
-import uuid
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from ..errors import UserError, in_short, stop
-from .file import commit_shards, complete_folder, set_aside, write_checkpoint
+from .file import put_in_place, unfinished_of, write_checkpoint, write_index
 from .format import read_checkpoint
 from .lazy_tensors import STORED
 
@@ -52,12 +55,10 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
     """
     rank = 0 if group is None else dist.get_rank(group)
     tensors, rest = _split(checkpoint)
-    earlier = set_aside(path) if rank == 0 and path.is_file() else None
-    box = [uuid.uuid4().hex[:8]]
+    box = [os.getpid()]
     if group is not None:
         dist.broadcast_object_list(box, group=group, group_src=0)
-    (name,) = box
-    folder = path / name
+    folder = unfinished_of(path, box[0])
     try:
         save(
             cast(dict[str, Any], tensors),
@@ -67,25 +68,15 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             process_group=group,
             no_dist=group is None,
         )
-        sizes = {file.name: file.stat().st_size for file in folder.glob(f"__{rank}_*")}
         state = {key: rest[key] for key in SHARDED if key in rest}
-        parts = _on_first_rank((sizes, state), group)
+        for theirs in _on_first_rank(state, group)[1:]:
+            _merge(rest, theirs)
         if rank == 0:
-            for other, theirs in parts[1:]:
-                sizes |= other
-                _merge(rest, theirs)
             write_checkpoint(rest, folder / REST)
-            sizes |= {file: (folder / file).stat().st_size for file in (REST, ".metadata")}
-            commit_shards(path, name, sizes)
-            if earlier:
-                earlier.unlink()
+            write_index(folder, {each.name: each.stat().st_size for each in folder.iterdir()})
+            put_in_place(folder, path)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if earlier:
-            # Not while another rank still writes there; then it is found under its other name.
-            with suppress(OSError):
-                path.rmdir()
-                earlier.rename(path)
         if isinstance(error, CheckpointException):
             failure, _ = next(iter(error.failures.values()))
             raise OSError(0, in_short(failure)) from None
@@ -97,10 +88,15 @@ def _changed(value: Any, change: Callable[[Tensor, str], Any], path: str = "") -
     if isinstance(value, Tensor):
         return change(value, path)
     if isinstance(value, Mapping):
-        return {key: _changed(each, change, f"{path}/{key}") for key, each in value.items()}
+        return {key: _changed(each, change, _name(path, key)) for key, each in value.items()}
     if isinstance(value, list):
-        return [_changed(each, change, f"{path}/{number}") for number, each in enumerate(value)]
+        return [_changed(each, change, _name(path, number)) for number, each in enumerate(value)]
     return value
+
+
+def _name(path: str, key: Any) -> str:
+    """The name of an entry in DCP's files, as `torch.distributed.checkpoint` itself makes it."""
+    return f"{path}.{key}" if path else str(key)
 
 
 def _split(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -136,13 +132,12 @@ def _on_first_rank(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
 
 def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
     """Lightning's dictionary, with tensors that are read later (see `lazy_tensors`)."""
-    folder = complete_folder(path)
 
-    def mark(tensor: Tensor, path: str) -> Tensor:
-        setattr(tensor, STORED, (folder, path))
+    def mark(tensor: Tensor, name: str) -> Tensor:
+        setattr(tensor, STORED, (path, name))
         return tensor
 
-    rest: dict[str, Any] = torch.load(folder / REST, weights_only=weights_only)
+    rest: dict[str, Any] = torch.load(path / REST, weights_only=weights_only)
     return {**rest, **_changed({key: rest[key] for key in SHARDED if key in rest}, mark)}
 
 
