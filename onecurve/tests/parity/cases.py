@@ -10,13 +10,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import others
-from conftest import ZBV
+import stages
+from conftest import PASSED_ON, ZBV
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
+from several_fits import data as small_data
 from zoo import data, tasks
 
 import onecurve
 from onecurve.parity import result
+from onecurve.torch_versions import too_old
 
 VALIDATION = data.validation
 SHARDED = "does with sharded weights or gradients what PyTorch cannot"
@@ -41,6 +44,7 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
         {"pipeline": 2, "shard": 2, "min_params": 1, **PIPELINE},
         4,
     ),
+    "pipeline x tensor": (onecurve.mesh, {"pipeline": 2, "tensor": 2, **PIPELINE}, 4),
 }
 ALWAYS = ("single", "dp", "ddp", "fsdp", "tensor", "pipeline")
 MESHES = ("replicate x shard", "shard x tensor", "pipeline x shard")
@@ -594,9 +598,146 @@ OF_OTHERS = {
         },
     ),
 }
+
+
+def staged(task: Callable[[], LightningModule], cell: Cell | None = None, **options: Any) -> Case:
+    """A row of a task whose layers are cut into stages."""
+    under = options.pop("under", ("pipeline",))
+    given = cells(under, cell) if cell else {}
+    return Case(task, small_data, None, given, under=under, **options)
+
+
+def stages_of(network: Callable[[], Any], cell: Cell | None = None, **options: Any) -> Case:
+    """A row of a network that is cut into stages."""
+    return staged(partial(stages.Of, network), cell, **options)
+
+
+def blocks_called(way: Callable[..., Any], words: str) -> Case:
+    """A row of blocks that are no chain."""
+    return staged(partial(stages.Otherwise, way), rejected(words))
+
+
+def between(code: Callable[..., Any]) -> Case:
+    """A row of a network with code between its modules."""
+    return staged(partial(stages.Between, code), rejected("has no sequence of layers: "))
+
+
+SPLIT = dict.fromkeys(("pipeline",), GPIPE["pipeline"]) if too_old(PASSED_ON) else {}
+BY_SCHEDULES = ("pipeline",) if SPLIT else ("pipeline", *SCHEDULES)
+# What one rank alone rejects, for which the others wait.
+OF_ONE_RANK = {"pipeline": {"timeout_seconds": 2}}
+ONE_BY_ONE = BY_GPIPE["pipeline"]
+ON_A_MESH = {"pipeline x tensor": {"plan": {"*.pass_on": "colwise_gather"}}}
+OF_STAGES = {
+    "two calls of a network in a step": staged(
+        stages.TwoViews, rejected("calls its network more than once; use Pipeline(schedule='gpipe'")
+    ),
+    "the same, schedule=gpipe": staged(stages.TwoViews, settings=GPIPE),
+    "a loss that is a module": staged(stages.ModuleOfLoss),
+    "a method `loss` that takes something else": staged(stages.OtherLoss),
+    "inputs moved along their own gradients": staged(stages.Attacked, ONE_BY_ONE),
+    "two backward passes over the same outputs": staged(stages.TwoBackwards),
+    "a gradient of outputs in a step": staged(
+        stages.Sloped, rejected("computes a gradient of its network's outputs")
+    ),
+    "a declared loss that compares all samples": staged(
+        stages.OfAll, rejected("all_samples: needs the full batch"), settings=OF_ONE_RANK
+    ),
+    "a parameter beside the layers": staged(
+        stages.ParameterOutside, rejected("the parameter temperature")
+    ),
+    "layers that are made when they are asked for": staged(
+        stages.LayersOfAnother,
+        rejected("the layer layers()[5] of LayersOfAnother has parameters that are none"),
+    ),
+    "code between layers, in training alone": staged(stages.Noisy, ANOTHER_WAY),
+    "a weight that is used twice on a stage": stages_of(
+        stages.weight_used_twice, settings={"pipeline": {"balance": [4, 2]}}
+    ),
+    "weights and buffers with several names": staged(stages.Tied),
+    "one layer without parameters between all others": staged(
+        stages.OneActivation, under=("pipeline, split backward",)
+    ),
+    "layers that pass tuples": stages_of(stages.tuples, settings={"pipeline": {"balance": [2, 5]}}),
+    "layers that return a tuple of one": stages_of(
+        stages.tuple_of_one, rejected("returns a tuple of one tensor; return the tensor itself")
+    ),
+    "a layer with a generator": stages_of(stages.one_generator),
+    "BatchNorm, in micro-batches of at least two samples": stages_of(
+        stages.normalized,
+        differs(result.BATCHNORM),
+        settings={"pipeline": {"microbatches": 5}},
+    ),
+    "layers that take something else, samples second": staged(stages.OfPositions, ONE_BY_ONE),
+    "blocks that are called with a shape": staged(stages.OfShapes, ONE_BY_ONE),
+    "blocks that are called with a table as long as a batch": staged(
+        stages.OfTables,
+        announced("the blocks in blocks get a tensor of 8 rows that is perhaps not of the"),
+    ),
+    "blocks that keep what they computed once": staged(
+        partial(stages.OfShapes, stages.Remembering),
+        rejected("calls one that keeps what it computed when it was measured without data"),
+        settings=OF_ONE_RANK,
+    ),
+    "blocks, a mask and trained positions": staged(
+        stages.Named, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
+    ),
+    "blocks that look at another network": staged(
+        stages.Looks, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
+    ),
+    "blocks that are called in a step": staged(stages.InItsStep, ONE_BY_ONE),
+    "blocks that pass on what the first has made": staged(stages.Passing, ONE_BY_ONE),
+    "an encoder and a decoder": staged(stages.BothStacks, ONE_BY_ONE),
+    "blocks in a dictionary, trained alone": staged(stages.Keyed, ONE_BY_ONE),
+    "every other block": blocks_called(stages.skips, "does not call them one after the other"),
+    "the first blocks": blocks_called(stages.stops, "calls 2 of 4 of them"),
+    "blocks side by side": blocks_called(
+        stages.calls_side_by_side, "calls one without what the one before has returned"
+    ),
+    "blocks that get a trained number": blocks_called(
+        stages.gives_a_trained_number, "calls one with a tensor () that is trained and of no sample"
+    ),
+    "what leaves every block": blocks_called(stages.collects, "in another way than by calling net"),
+    "blocks that get an object": blocks_called(
+        stages.caches,
+        "calls one with a OwnCache (give generate use_cache=False); return the layers",
+    ),
+    "blocks that explain what others leave over": staged(
+        stages.OfResiduals,
+        rejected("forward uses what passes between them, or skips some (let blocks return"),
+    ),
+    "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
+    "a U-Net that is called by name in a step": staged(stages.Inline, settings=SPLIT),
+    "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
+    "the network of PyTorch's MNIST example": stages_of(stages.Cnn, settings=SPLIT),
+    "code between modules that branches on values": between(stages.branches),
+    "code between modules that depends on the mode": between(stages.by_mode),
+    "code between modules that uses a parameter": between(stages.with_a_token),
+    "clipping by a hook of the task": staged(stages.Clips, under=OTHERS),
+    "the norm of gradients, numbers of all samples": staged(
+        stages.AsksTheStrategy, under=(*OTHERS, *MESHES)
+    ),
+    "gradients that are clamped one by one": staged(stages.ChangesEach),
+    "the same, manual optimization": staged(stages.ChangesByHand),
+    "gradients that are scaled by their norm by hand": staged(
+        stages.ScalesByHand,
+        rejected("a step of ScalesByHand uses layers, or their parameters or gradients"),
+    ),
+    "gradients that are added up in place": staged(
+        stages.SumsUpInPlace, rejected("on_before_optimizer_step (stages.py:")
+    ),
+    "a teacher that is the network after each step": staged(
+        stages.WithTeacher, rejected("for an average of weights")
+    ),
+    "a state that is loaded again": staged(stages.GoesBack),
+    "an optimizer whose state is made before a step": other(
+        partial(others.Own, stages.Prepared), cells=OWN_OPTIMIZER, under=("pipeline",)
+    ),
+}
 SECTIONS = {
     "Data": OF_DATA,
     "Steps, losses and optimizers": OF_STEPS,
     "Tasks as others write them": OF_OTHERS,
+    "Stages": OF_STAGES,
 }
 CASES = {name: case for rows in SECTIONS.values() for name, case in rows.items()}

@@ -1,40 +1,19 @@
-"""strategy=pipeline: which modules and numbers of micro-batches it rejects, and what it prints."""
+"""strategy=pipeline: numbers of micro-batches, what it prints, names in a checkpoint.
+
+Which modules it trains, and which it rejects, are rows of tests/parity/cases.py.
+"""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, Cli
+from conftest import TINY
 from processes import Command
-from small.task import Classification
-from torch import Tensor, nn
+from several_fits import SavesAtEnd, fits_in_ranks
+from stages import Tied
 
+import onecurve
 import onecurve.strategies.pipeline.limits as limits
-
-
-class ParameterOutside(Classification):
-    """Says what its layers are, and has a parameter beside them."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.temperature = nn.Parameter(torch.ones(()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs) * self.temperature
-
-    def layers(self) -> list[nn.Module]:
-        return list(self.network)
-
-
-def test_a_parameter_beside_the_layers_is_one_line(cli: Cli, tmp_path: Path) -> None:
-    own = ("strategy=pipeline", "task._target_=test_pipeline.ParameterOutside")
-    outcome = cli("train.py", *TINY, "callbacks=[]", *own)
-    assert outcome.status == 2, outcome.err
-    assert outcome.err.startswith("error: strategy=pipeline: the parameter temperature")
-    assert "none of its layers" in outcome.err
-    assert len(outcome.err.splitlines()) == 1, outcome.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_split_is_one_that_the_schedule_takes() -> None:
@@ -68,3 +47,13 @@ def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
     ):
         assert words in out
     assert "predicted bubble" in out
+
+
+def test_what_has_several_names_is_saved_under_all(tmp_path: Path) -> None:
+    path = tmp_path / "end.ckpt"
+    saves = {"callbacks": [SavesAtEnd(path)], "max_epochs": 1}
+    fits_in_ranks({"": (Tied, onecurve.Pipeline(timeout_seconds=20), saves)})
+    state = torch.load(path, weights_only=True)["state_dict"]
+    for layer in ("net.0", "net.2", "last"):
+        assert torch.equal(state[f"{layer}.first.weight"], state[f"{layer}.second.weight"])
+    assert torch.equal(state["weight"], state["net.2.first.weight"])

@@ -1,0 +1,718 @@
+"""Tasks and networks whose layers are cut into stages, in all the ways that people write them."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import torch
+from several_fits import OptimizesByHand, Small
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import onecurve
+
+
+class Of(Small):
+    """Has another network."""
+
+    def __init__(self, network: Callable[[], nn.Module]) -> None:
+        self.network = network  # type: ignore[method-assign]
+        super().__init__()
+
+
+class LoggedLoss(Small):
+    """Says what its loss is in one method, which others change."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.of(batch)
+        self.log("train/loss", loss)
+        return loss
+
+    def of(self, batch: Any) -> Tensor:
+        return self.loss(self(batch[0]), batch[1])
+
+
+class TwoViews(LoggedLoss):
+    """Calls its network twice; the second time with what came of the first."""
+
+    def of(self, batch: Any) -> Tensor:
+        first = self.net(batch[0])
+        second = self.net(batch[0] * first.mean(1, keepdim=True))
+        return (first - second).square().mean() + F.mse_loss(first, batch[1])
+
+
+class ModuleOfLoss(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = nn.MSELoss()  # type: ignore[assignment]
+
+
+class OtherLoss(LoggedLoss):
+    """Has a method of that name which takes something else, as many tasks do."""
+
+    def loss(self, batch: Any) -> Tensor:  # type: ignore[override]
+        return F.mse_loss(self(batch[0]), batch[1]) + self(batch[0]).square().mean()
+
+    def of(self, batch: Any) -> Tensor:
+        return self.loss(batch)
+
+
+class Attacked(LoggedLoss):
+    """Trains on inputs that it has moved along their own gradients."""
+
+    def of(self, batch: Any) -> Tensor:
+        inputs = batch[0].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.loss(self(inputs), batch[1]), inputs)
+        return self.loss(self(batch[0] + 0.1 * gradient.sign()), batch[1])
+
+
+class Sloped(LoggedLoss):
+    """Asks for a gradient of its outputs."""
+
+    def of(self, batch: Any) -> Tensor:
+        outputs = self(batch[0])
+        loss = self.loss(outputs, batch[1])
+        (slope,) = torch.autograd.grad(loss, outputs, retain_graph=True)
+        return loss + slope.square().mean()
+
+
+class OfAll(Small):
+    """Compares all samples, in the loss that a schedule takes."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        strategy: Any = self.trainer.strategy
+        return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
+
+
+class TwoBackwards(OptimizesByHand):
+    """Two backward passes over the same outputs."""
+
+    def backward_passes(self, batch: Any) -> None:
+        outputs = self(batch[0])
+        for number in (0, 1):
+            loss = F.mse_loss(outputs[:, number], batch[1][:, number])
+            self.log(f"loss {number}", loss)
+            self.manual_backward(loss, retain_graph=not number)
+
+
+class ParameterOutside(Small):
+    """Says what its layers are, and has a parameter beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return super().forward(inputs) * self.temperature
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.net)
+
+
+class LayersOfAnother(Small):
+    """Makes a layer with parameters each time it is asked."""
+
+    def layers(self) -> list[nn.Module]:
+        return [*self.net, nn.Linear(2, 2)]
+
+
+class Noisy(Small):
+    """Does something between its layers, but only in training mode."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.net[:2](inputs)
+        return self.net[2:](hidden + 0.1 * torch.randn_like(hidden) if self.training else hidden)
+
+
+# Layers.
+
+
+def weight_used_twice() -> nn.Module:
+    """On one stage."""
+    again = nn.Linear(6, 6)
+    layers = [again, nn.Tanh(), again, nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 2)]
+    return nn.Sequential(*layers)
+
+
+class TiedInside(nn.Module):
+    """Uses one weight in two layers of its own, and one bias under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.bias = self.again = nn.Parameter(torch.zeros(6))
+        self.register_buffer("scale", torch.full((6,), 0.5))
+        self.register_buffer("same", self.scale)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = (self.first(inputs) + self.bias).tanh() * self.scale
+        outputs: Tensor = self.second(hidden) + self.again
+        return outputs
+
+
+class Tied(Small):
+    """Has such a layer on either stage, and keeps the last one under another name, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = self.net[-2]
+        self.weight = self.last.first.weight
+
+    def network(self) -> nn.Module:
+        return nn.Sequential(TiedInside(), nn.Tanh(), TiedInside(), nn.Linear(6, 2))
+
+    def layers(self) -> nn.Module:
+        return self.net
+
+
+class Halve(nn.Module):
+    """Like Dropout, a layer without parameters that does something in training alone."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs / 2 if self.training else inputs
+
+
+class OneActivation(Small):
+    """Uses one such layer between all others, and a Flatten that is made anew."""
+
+    def network(self) -> nn.Module:
+        halve = Halve()
+        layers = [nn.Linear(6, 8), halve, nn.Tanh(), nn.Linear(8, 8), halve, nn.Linear(8, 2)]
+        return nn.Sequential(*layers)
+
+    def layers(self) -> list[nn.Module]:
+        return [nn.Flatten(), *self.net]
+
+
+class Twice(nn.Module):
+    """Returns a tuple, with a tensor that is not contiguous."""
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        return inputs, (2 * inputs).view(len(inputs), 2, 4).transpose(1, 2)
+
+
+class Join(nn.Module):
+    """Takes a tuple, as nn.Sequential passes it on, and changes a tensor of it in place."""
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        first, second = pair
+        return first.relu_() + second.flatten(1).tanh()
+
+
+def tuples() -> nn.Module:
+    layers = [nn.Linear(6, 8), Twice(), Join(), nn.Linear(8, 8), Twice(), Join()]
+    return nn.Sequential(*layers, nn.Linear(8, 2))
+
+
+class Draws(nn.Linear):
+    """Has a generator of its own, of which a copy is made where shapes are measured."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 8)
+        self.drawn = torch.Generator().manual_seed(0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        noise = torch.rand(8, generator=self.drawn, dtype=self.weight.dtype, device="cpu")
+        return super().forward(inputs) + 0 * noise.to(inputs.device)
+
+
+def one_generator() -> nn.Module:
+    return nn.Sequential(Draws(), nn.Tanh(), nn.Linear(8, 2))
+
+
+class AsATuple(nn.Linear):
+    def forward(self, inputs: Tensor) -> Any:
+        return (super().forward(inputs),)
+
+
+def tuple_of_one() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), AsATuple(6, 2))
+
+
+def normalized() -> nn.Module:
+    """Of batches of 8, 8 and 6, as 5 micro-batches: 4, 4 and 3 of two samples, and not 6 of one."""
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+
+class OfPositions(Small):
+    """Has its layers take something else than what enters the task, with the samples second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.TransformerEncoderLayer(6, 2, 8, 0.0) for _ in range(2)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        positions = torch.stack([inputs, inputs.cos(), inputs.sin()])
+        return self.net(self.blocks(positions).mean(0))
+
+
+# Blocks in an nn.ModuleList, called one by one by code that nobody changed.
+
+
+class Resized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 6))
+
+    def forward(self, inputs: Tensor, size: tuple[int, ...]) -> Tensor:
+        outputs: Tensor = self.layers(inputs.view(-1, *size))
+        return outputs
+
+
+class Remembering(Resized):
+    """Computes once what all of them add."""
+
+    @staticmethod
+    @cache
+    def positions(number: int) -> Tensor:
+        return torch.arange(number).double()
+
+    def forward(self, inputs: Tensor, size: tuple[int, ...]) -> Tensor:
+        return super().forward(inputs + self.positions(*size), size)
+
+
+class OfShapes(Small):
+    """Calls each of its blocks with a shape."""
+
+    def __init__(self, block: type[nn.Module] = Resized) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(block() for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs, inputs.shape[1:])
+        return self.net(inputs)
+
+
+class Placed(Resized):
+    def forward(self, inputs: Tensor, table: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        outputs: Tensor = self.layers(torch.cat([inputs[:, :1], inputs[:, 1:] + table], 1))
+        return outputs * mask
+
+
+class OfTables(Small):
+    """Calls its blocks with a table of as many rows as a batch has samples, and with a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Placed() for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        positions = inputs.unsqueeze(1).repeat(1, 9, 1)
+        table = torch.arange(48).view(8, 6).cos().to(inputs)
+        for block in self.blocks:
+            positions = block(positions, table, inputs.sign().unsqueeze(1))
+        return self.net(positions.mean(1))
+
+
+class Block(nn.Module):
+    """Mixes positions, where a mask lets it, and adds what a condition says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.pass_on = nn.Linear(4, 4), nn.Linear(6, 6)
+
+    def forward(self, hidden: Tensor, *, mask: Tensor, condition: Tensor | None = None) -> Tensor:
+        mixed = self.mix((hidden * mask).transpose(1, 2)).transpose(1, 2)
+        mixed = mixed if condition is None else mixed + condition
+        return hidden + self.pass_on(mixed).tanh()
+
+
+class Encoder(nn.Module):
+    """Calls its blocks with a mask for each sample, and with positions that are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(6, 24)
+        self.positions = nn.Parameter(torch.linspace(-1, 1, 24).view(1, 4, 6))
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.enter(inputs).view(-1, 4, 6)
+        mask = (hidden.detach().sum(-1, keepdim=True) > 0).to(hidden.dtype)
+        for block in self.each():
+            hidden = block(hidden, mask=mask, condition=self.positions)
+        return hidden.mean(1)
+
+    def each(self) -> Any:
+        return self.blocks
+
+
+class KeyedEncoder(Encoder):
+    """Has them in a dictionary within another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.ModuleDict({"blocks": nn.ModuleDict(self.blocks.named_children())})
+        del self.blocks
+
+    def each(self) -> Any:
+        return self.body["blocks"].values()  # type: ignore[operator]
+
+
+class Named(Of):
+    """Calls its network by name; the weight before the blocks is used behind them again."""
+
+    def __init__(self, network: Callable[[], nn.Module] = Encoder) -> None:
+        super().__init__(network)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.linear(self.net(inputs), self.net.enter.weight[:2])
+
+
+class Keyed(Named):
+    """Trains its blocks alone, which are in an nn.ModuleDict."""
+
+    def __init__(self) -> None:
+        super().__init__(KeyedEncoder)
+        self.net.enter.requires_grad_(False)
+
+
+class Looks(Small):
+    """Looks at another network's outputs in each block, as a decoder does."""
+
+    def network(self) -> nn.Module:
+        return nn.Linear(6, 24)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.leave = nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        seen = self.net(inputs).view(-1, 4, 6)
+        hidden = seen.detach().cos()
+        for index in range(3):
+            hidden = self.blocks[index](hidden, mask=torch.ones(4, 1), condition=seen)
+        return self.leave(hidden.mean(1))
+
+
+class InItsStep(Looks, LoggedLoss):
+    """Has the loop in its step."""
+
+    def of(self, batch: Any) -> Tensor:
+        hidden = self.net(batch[0]).view(-1, 4, 6)
+        for block in self.blocks:
+            hidden = block(hidden, mask=torch.ones(4, 1))
+        return self.loss(self.leave(hidden.mean(1)), batch[1])
+
+
+class Passes(nn.Module):
+    """Returns what the next one is given, beside what they work on."""
+
+    def __init__(self, is_first: bool) -> None:
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+        self.bias = nn.Parameter(torch.ones(1, 4, 1)) if is_first else None
+
+    def forward(self, hidden: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
+        bias = self.bias * 2 if bias is None else bias
+        return (self.mix(hidden.transpose(1, 2)).transpose(1, 2) + bias).tanh(), bias, None
+
+
+class Passing(Small):
+    """A first block makes what all others use."""
+
+    def network(self) -> nn.Module:
+        return nn.ModuleList(Passes(is_first=not number) for number in range(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden, bias = torch.stack([inputs, inputs.cos(), inputs.sin(), -inputs], 1), None
+        for block in self.net:
+            hidden, bias, _ = block(hidden, bias)
+        return hidden.mean(1)[:, :2]
+
+
+class BothStacks(Small):
+    """Has an encoder and a decoder, of which each rank holds a part."""
+
+    def network(self) -> nn.Module:
+        return nn.Transformer(6, 2, 2, 3, 8, dropout=0.0, batch_first=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leave = nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        seen = torch.stack([inputs, inputs.cos(), inputs.sin(), -inputs], 1)
+        return self.leave(self.net(seen, seen[:, :3].tanh()).mean(1))
+
+    def on_train_start(self) -> None:
+        for stack in (self.net.encoder, self.net.decoder):
+            remote = [layer.linear1.weight.is_meta for layer in stack.layers]
+            assert any(remote) == isinstance(self.trainer.strategy, onecurve.Pipeline)
+            assert not all(remote)
+
+
+MASK = torch.ones(4, 1)
+
+
+class Otherwise(Named):
+    """Calls its blocks in another way."""
+
+    def __init__(self, way: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        net = self.net
+        net.forward = lambda inputs: way(net, net.enter(inputs).view(-1, 4, 6)).mean(1)
+
+
+def one_after_the_other(blocks: Any, hidden: Tensor, **options: Any) -> Tensor:
+    for block in blocks:
+        hidden = block(hidden, mask=MASK, **options)
+    return hidden
+
+
+def skips(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other([*net.blocks][::2], hidden)
+
+
+def stops(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other([*net.blocks][:2], hidden)
+
+
+def calls_side_by_side(net: Any, hidden: Tensor) -> Tensor:
+    """As experts are."""
+    return torch.stack([block(hidden, mask=MASK) for block in net.blocks]).mean(0)
+
+
+def gives_a_trained_number(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other(net.blocks, hidden, condition=net.positions.sum())
+
+
+def collects(net: Any, hidden: Tensor) -> Tensor:
+    """Uses what leaves each of its blocks."""
+    return torch.stack([hidden := block(hidden, mask=MASK) for block in net.blocks]).mean(0)
+
+
+class OwnCache:
+    """No tensor, and no plain value."""
+
+
+def caches(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other(net.blocks, hidden, condition=OwnCache())
+
+
+class OfResiduals(Small):
+    """Its own blocks, each of which is given what the ones before leave over, as in N-BEATS."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.net
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        forecast = torch.zeros_like(inputs)
+        for block in self.blocks:
+            explained = block(inputs)
+            inputs, forecast = inputs - explained, forecast + explained
+        return forecast[:, :2]
+
+
+# Networks that are no sequence, split between their modules.
+
+
+class Half(nn.Module):
+    """A block whose code could not be traced: it branches on values."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(width, out), nn.LayerNorm(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(torch.tanh(self.linear(x)))
+
+
+class UNet(nn.Module):
+    """Skips from the way down to the way up, one of them across all stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.middle = Half(6, 8), Half(8, 4), Half(4, 4)
+        self.up1, self.up2, self.head = Half(8, 8), Half(16, 8), nn.Linear(14, 2)
+
+    def forward(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> Tensor:
+        a = self.down1(x)
+        b = self.down2(a)
+        c = self.middle(b)
+        d = self.up1(torch.cat([c, b], dim=1))
+        size = a.shape[1] + x.size(1)
+        e = self.up2(torch.cat([d, a], dim=1))
+        both = torch.cat([e * scale, x], dim=1)
+        both = both if mask is None else both * mask
+        return self.head(both.reshape(-1, size))
+
+
+class OfTheTask(Small):
+    """The modules are the task's own, and its forward is what is split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Half(6, 6), Half(12, 6)
+        self.net = nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.encoder(inputs)
+        return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
+
+
+class Inline(LoggedLoss):
+    """Calls its network by name, by keyword, and has its loss in the step."""
+
+    loss: Any = None
+
+    def network(self) -> nn.Module:
+        return UNet()
+
+    def of(self, batch: Any) -> Tensor:
+        return (self.net(x=batch[0]) - batch[1]).square().mean()
+
+
+class Cnn(nn.Module):
+    """As the network of PyTorch's MNIST example is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv1d(1, 4, 3), nn.Conv1d(4, 4, 2)
+        self.dropout = nn.Dropout(0.0)
+        self.fc1, self.fc2 = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv1(x.unsqueeze(1)))
+        x = F.max_pool1d(F.relu(self.conv2(x)), 2)
+        x = self.dropout(x.view(x.size(0), -1))[:, :4]
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+class Between(Small):
+    """Computes something between two modules."""
+
+    def __init__(self, between: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        del self.net
+        self.one, self.two = Half(6, 6), Half(6, 2)
+        self.token = nn.Parameter(torch.randn(6))
+        self.between = between
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.two(self.between(self, self.one(inputs)))
+
+
+def branches(task: Any, hidden: Tensor) -> Tensor:
+    """Cannot be traced."""
+    return -hidden if hidden.sum() > 0 else hidden
+
+
+def by_mode(task: Any, hidden: Tensor) -> Tensor:
+    """Is another in evaluation."""
+    return F.dropout(hidden, 0.5, task.training)
+
+
+def with_a_token(task: Any, hidden: Tensor) -> Tensor:
+    """Uses a parameter itself."""
+    return hidden + task.token
+
+
+# Hooks and optimizers.
+
+
+class Clips(Small):
+    """Clips as Lightning's documentation shows it, harder from the second epoch on."""
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        self.clip_gradients(optimizer, 0.1 if self.current_epoch else 0.2, "norm")
+
+
+class AsksTheStrategy(Small):
+    """Logs the norm of all gradients, and numbers that follow from all samples."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        sums = self.all_gather({"all": batch[1].sum()})["all"]
+        self.log("sum", sums.sum(), batch_size=1)
+        return super().training_step(batch, batch_idx)
+
+    def on_after_backward(self) -> None:
+        strategy: Any = self.trainer.strategy
+        self.log("norm", strategy.gradient_norm(), batch_size=1)
+
+
+def clamped(task: Any) -> None:
+    for parameter in task.parameters():
+        parameter.grad.clamp_(-0.01, 0.01)
+
+
+class ChangesEach(Small):
+    """Asks for gradients that other ranks have, and changes each by itself."""
+
+    def on_after_backward(self) -> None:
+        clamped(self)
+
+
+class ChangesByHand(OptimizesByHand):
+    """The same in manual optimization, as gradient noise does."""
+
+    def backward_passes(self, batch: Any) -> None:
+        super().backward_passes(batch)
+        clamped(self)
+
+
+class ScalesByHand(OptimizesByHand):
+    """Takes a norm over all gradients, as sharpness-aware minimization does."""
+
+    def backward_passes(self, batch: Any) -> None:
+        super().backward_passes(batch)
+        given = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        norm = torch.stack([gradient.norm() for gradient in given]).norm()
+        for gradient in given:
+            gradient.div_(norm)
+
+
+class SumsUpInPlace(Small):
+    """Adds squares to a tensor of its own, which PyTorch leaves as it is by one without data."""
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        total = torch.zeros(())
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            total += parameter.grad.square().sum()
+        self.log("norm", total.sqrt())
+
+
+class WithTeacher(Small):
+    """Has a second network, which is the first one's after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = self.network()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        for mean, weight in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
+            mean.data = weight.data
+
+
+class GoesBack(Small):
+    """Keeps a copy of its state, and starts an epoch from it."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.trainer.global_step == 0:
+            self.first = deepcopy(self.state_dict())
+        if hasattr(self, "first"):
+            self.load_state_dict(self.first)
+
+
+class Prepared(torch.optim.Optimizer):
+    """Has the state of its parameters before its first step."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["sum"] = torch.zeros_like(weight)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        with torch.enable_grad():
+            loss = closure()
+        for weight in self.param_groups[0]["params"]:
+            weight.sub_(1e-3 * self.state[weight]["sum"].add_(weight.grad))
+        return loss
