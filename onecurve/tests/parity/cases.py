@@ -387,6 +387,9 @@ OF_OTHERS = {
         under=(*ALWAYS, *MESHES),
     ),
     "a batch as keywords, and a dictionary of loss and logits": other(others.ByKeyword),
+    "a batch of one's own class, in single precision": Case(
+        others.OfRows, others.rows, others.rows, under=OTHERS
+    ),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.ScaledLate),
     "gradients that are removed in a hook": other(others.RemovesGradients),

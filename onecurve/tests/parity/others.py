@@ -110,6 +110,36 @@ class OfABatch(Stranger):
         return self(batch)
 
 
+class Rows:
+    """A batch of one's own class, as libraries of graphs have it; in single precision."""
+
+    def __init__(self, samples: list[dict[str, Tensor]]) -> None:
+        self.inputs = torch.stack([each["inputs"] for each in samples]).float()
+        self.labels = torch.stack([each["labels"] for each in samples]).float()
+
+    def to(self, device: torch.device, **_: Any) -> "Rows":
+        self.inputs, self.labels = self.inputs.to(device), self.labels.to(device)
+        return self
+
+    def __getitem__(self, name: str) -> Tensor:
+        return vars(self)[name]  # type: ignore[no-any-return]
+
+
+def rows() -> DataLoader[Any]:
+    return DataLoader(Samples(), batch_size=7, collate_fn=Rows)
+
+
+class OfRows(Stranger):
+    """Says how many there are, because Lightning cannot see it."""
+
+    def log(self, name: str, value: Any, **options: Any) -> None:
+        super().log(name, value, batch_size=self.size, **options)
+
+    def outputs(self, batch: Any) -> Any:
+        self.size = len(batch["inputs"])
+        return super().outputs(batch)
+
+
 class Scaled(Stranger):
     """A parameter of its own, used before its network is called and after it."""
 

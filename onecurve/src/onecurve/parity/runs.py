@@ -36,7 +36,7 @@ from torch.optim import Optimizer
 
 from ..batch.stream import fingerprint
 from ..checkpoint.callback import after_batch
-from ..compat.of_torch import BatchNorm, tensor_leaves
+from ..compat.of_torch import BatchNorm, tensor_leaves, tree_map
 from ..launch.in_ranks import launch
 from ..machine import LIGHTNING_VARIABLES, unchanged_environment
 from ..strategies.batchnorm import is_exact
@@ -176,6 +176,9 @@ def train_watched(
         kind = type(trainer.strategy)
         added = {name: what for name, what in vars(CallbackAPI).items() if not hasattr(kind, name)}
         trainer.strategy.__class__ = type(kind.__name__, (kind,), added)
+    if options["precision"] == "64-true":
+        convert = trainer.precision_plugin.convert_input
+        trainer.precision_plugin.convert_input = lambda data: tree_map(in_double, convert(data))  # type: ignore[method-assign]
     data = comparison.make_data() if comparison.make_data else None
     # The checkpoint is our own file, which may hold anything that a task puts there.
     resume: dict[str, Any] = {"ckpt_path": checkpoint, "weights_only": False} if checkpoint else {}
@@ -185,6 +188,22 @@ def train_watched(
         train, val = data if isinstance(data, tuple) else (data, None)
         trainer.fit(comparison.make_task(), train, val, **resume)
     return watch
+
+
+def in_double(value: Any) -> Any:
+    """The float64 tensors of a batch of one's own class, such as graphs; Lightning leaves it alone.
+
+    Graphs of torch_geometric hold theirs in a store, and have `apply`.
+    """
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if not hasattr(value, "to") or not hasattr(value, "__dict__"):
+        return value
+    if callable(getattr(value, "apply", None)):
+        return value.apply(in_double)
+    cast = copy.copy(value)
+    vars(cast).update(tree_map(in_double, vars(value)))
+    return cast
 
 
 class Watch(Callback):
