@@ -50,6 +50,13 @@ class OfTransformers(Trained):
         loss: Tensor = self.model(**batch).loss
         return loss
 
+    def weight(self, batch: dict[str, Tensor]) -> Tensor | int:
+        """What that loss is a mean over: labels that are not ignored, or samples."""
+        labels, network = batch["labels"], type(self.model).__name__
+        # Of a next token the first label is none.
+        first = int(network.endswith(("CausalLM", "LMHeadModel")))
+        return (labels[:, first:] != -100).sum() if labels.ndim > 1 else len(labels)
+
 
 class Classifies(Trained):
     """Has a loss of its own."""

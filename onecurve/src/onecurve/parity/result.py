@@ -224,11 +224,17 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
         (is_coarse and largest <= MUCH, [DIGITS]),
         (is_rounding and largest <= MUCH, [ROUNDING]),
         (is_sum, [SUM] + [BATCHNORM] * other.batchnorm),
+        (other.ignores and other.shares > 1, [MEAN] + [BATCHNORM] * other.batchnorm),
         (
             other.batchnorm or other.drifts or plain.draws,
             [BATCHNORM] * other.batchnorm + [KEPT] * other.drifts + [DRAWS] * plain.draws,
         ),
-        (other.accumulates or sharded, [ACCUMULATED] * other.accumulates + sharded),
+        (
+            other.accumulates or sharded,
+            [ACCUMULATED] * other.accumulates
+            + sharded
+            + [MEAN] * bool(sharded and other.shares > 1),
+        ),
         (not of_run.keys() & {LOSS, GRADIENT} and most_apart in one, [KEPT]),
         (of_run.get(LOSS) == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
         (of_run.get(GRADIENT) == begins != of_run.get(LOSS), [GRADIENTS]),

@@ -43,6 +43,7 @@ from ..strategies.batchnorm import is_exact
 from ..strategies.callback_api import CallbackAPI
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.single import Single
+from ..strategies.weight import ignores_labels, weighs
 from .result import GRADIENT, LOSS, TOLERANCE, Curve, Parity, kinds_of, row_of_resume, rows_of
 
 
@@ -227,6 +228,8 @@ class Watch(Callback):
         self.draws_in_validation = False
         # Whether the loss had a lower precision than the run, and whether batches were accumulated.
         self.is_coarse, self.accumulates = False, False
+        # Whether labels of a batch are ignored, and the task defines no `weight`.
+        self.ignores = False
         # How many ranks see different samples, share layers, and share sequences.
         self.shares, self.tensor, self.context = 1, 1, 1
         self.step, self.is_epoch_over = 0, False
@@ -257,6 +260,7 @@ class Watch(Callback):
         leaves = tensor_leaves(batch)
         numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
         numbers += sum(leaf.detach().double().sum() for leaf in leaves)
+        self.ignores |= not weighs(pl_module) and ignores_labels(batch)
         self.sums.append((self.step, _mean(trainer, numbers) * self.shares))
         self._random = _random_state()
 
