@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,11 +165,18 @@ def unchanged_environment(
 def _is_task_of_srun() -> bool:
     """Whether srun started this process: only the tasks of a step have its number.
 
-    The name of the job does not tell: `srun bash -c ...` makes it "bash", salloc "interactive".
+    A command in the shell of `srun --pty bash` has the shell's, and its terminal. The name of the
+    job does not tell: `srun bash -c ...` makes it "bash", salloc "interactive".
     """
     step = os.environ.get("SLURM_STEP_ID", "")
     is_task = "SLURM_PROCID" in os.environ and step.isdecimal()
-    return is_task and int(step) < FIRST_STEP_WITHOUT_SRUN
+    if not is_task or int(step) >= FIRST_STEP_WITHOUT_SRUN:
+        return False
+    if "SLURM_PTY_PORT" in os.environ:  # which the tasks of a further srun inherit
+        with suppress(OSError):
+            os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+            return False
+    return True
 
 
 def _tasks_here(world: int) -> int:

@@ -54,6 +54,20 @@ def test_a_task_of_srun_is_a_rank(monkeypatch: pytest.MonkeyPatch, case: str) ->
     assert told == (here and (3, 1, 4, here))
 
 
+def test_a_command_in_a_terminal_of_srun_starts_the_ranks() -> None:
+    """With the variables of `srun --pty bash`, whose first task has a terminal."""
+    code = "from onecurve import machine; print(machine.ranks_around() is None)"
+    parent, child = os.openpty()
+    told = {name: value for name, value in SRUN.items() if value}
+    done = subprocess.run(
+        ["setsid", "--ctty", sys.executable, "-c", code], check=True, timeout=60, text=True,
+        env={**os.environ, **told, "SLURM_PTY_PORT": "40101"}, stdin=child, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(parent)
+    os.close(child)
+    assert done.stdout == "True\n"
+
+
 def test_lightning_recognises_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default it ignores a job with the name "bash"."""
     tell(monkeypatch, {**SRUN, "SLURM_JOB_NAME": "bash", "SLURM_JOB_ID": "710042"})
