@@ -244,6 +244,9 @@ OF_STEPS = {
     "a mean over tokens without padding, said by `weight`": Case(
         tasks.PaddedWeighed, data.tokens, data.tokens
     ),
+    "the same, logged by tokens over an epoch": Case(
+        tasks.PaddedCounted, data.tokens, data.tokens, under=SHARES
+    ),
     "cross entropy by chunks": Case(
         tasks.ByChunks, settings=GPIPE, under=("single", "dp", *SHARES, "pipeline")
     ),

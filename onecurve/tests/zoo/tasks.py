@@ -336,6 +336,14 @@ class PaddedWeighed(Padded):
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
+        self.log("val/loss", self.loss(self(inputs), targets))
+
+
+class PaddedCounted(PaddedWeighed):
+    """Logs by what counts over an epoch, too."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs, targets = batch
         counted = int(self.weight(targets))
         self.log("val/loss", self.loss(self(inputs), targets), batch_size=counted)
 

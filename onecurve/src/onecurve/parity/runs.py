@@ -261,7 +261,7 @@ class Watch(Callback):
         numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
         numbers += sum(leaf.detach().double().sum() for leaf in leaves)
         self.ignores |= not weighs(pl_module) and ignores_labels(batch)
-        self.sums.append((self.step, _mean(trainer, numbers) * self.shares))
+        self._numbers = numbers
         self._random = _random_state()
 
     def on_before_optimizer_step(
@@ -279,6 +279,11 @@ class Watch(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.draws |= _random_state() != self._random
+        context = getattr(getattr(trainer.strategy, "steps", None), "current", None)
+        if context is not None and not context.counts:  # the rows are another rank's
+            self._numbers.zero_()
+        total: Any = trainer.strategy.reduce(self._numbers, reduce_op="sum")
+        self.sums.append((self.step, float(total)))
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
             self.curves[LOSS].append((self.step, _mean(trainer, loss.detach())))

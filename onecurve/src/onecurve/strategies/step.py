@@ -108,7 +108,7 @@ def run_step(steps: "Steps", name: str, *args: Any) -> Any:
 
 def context_of(steps: "Steps", name: str, batch: Any) -> StepContext:
     """Take this rank's share of the batch under way, prepare it, and weigh it."""
-    task, size, trains = steps.task, steps.size, name == "training_step"
+    task, size = steps.task, steps.size
     of_all = steps.batches.take(task.trainer)
     steps.first.compare(of_all.loaders, of_all.shares)
     share = of_all.share
@@ -121,7 +121,7 @@ def context_of(steps: "Steps", name: str, batch: Any) -> StepContext:
     samples = rows(batch) if of_all.samples is None else of_all.samples
     total: float | Tensor = samples
     weight = 1.0 if share is None else share.size * size / share.total
-    if trains and counted is not None:
+    if counted is not None:
         total = counted
         if size > 1:
             here = float(counted) if share is None or share.size else 0.0
@@ -192,7 +192,7 @@ class Steps:
     def set_up(self, axes: Sequence["Applied"]) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
         self.axes = axes
-        if self.ranks is not None or weighs(self.task):
+        if self.ranks is not None:
             self.log.install(self.task)
 
     def end(self) -> None:

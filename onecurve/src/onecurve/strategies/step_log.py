@@ -59,7 +59,8 @@ class StepLog:
     def __init__(self, ranks: Ranks | None) -> None:
         self.names: list[str] = []
         self._ranks = ranks
-        self._compares = ranks is not None and ranks.sizes.data_parallel > 1
+        self._size = 1 if ranks is None else ranks.sizes.data_parallel
+        self._compares = self._size > 1
         self._group = None if ranks is None else ranks.samples_group
         if ranks is not None and self._compares and ranks.device.type != "cpu":
             # Names are compared on the CPU, so that no step waits for the GPU.
@@ -116,7 +117,9 @@ class StepLog:
         # The step may change the tensor in place later.
         value = value.detach().clone() if isinstance(value, Tensor) else value
         if context.counted is not None and options.get("batch_size") is None:
-            options["batch_size"] = context.counted
+            # Of all ranks together, the samples: as in one process, batches count by these.
+            here = context.samples * context.weight / self._size
+            options["batch_size"] = context.counted.new_tensor(here)
         if self._collected is None:
             self._write(Logged(name, value, options), context)
         else:
