@@ -506,7 +506,7 @@ OF_OTHERS = {
         under=("fsdp", "tensor", "pipeline"),
     ),
     "a loss of slopes alone": other(
-        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **SHARDED_TASK, **TWICE}
+        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **TWICE}
     ),
     "Lightning's BaseFinetuning": other(
         others.Unfreezes, cells={"tensor": rejected(SHARDED), **OF_ANOTHER}
@@ -589,7 +589,7 @@ OF_OTHERS = {
         others.Mapped,
         cells={
             "ddp": SOME_PARAMETERS,
-            **SHARDED_TASK,
+            "tensor": rejected(SHARDED),
             "pipeline": failed("an autograd.Function with functorch transforms"),
         },
     ),

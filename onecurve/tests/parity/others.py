@@ -1015,12 +1015,14 @@ class Slopes(Stranger):
 
 
 class OwnSlopes(Stranger):
-    """A network that is called again after its slopes were asked for."""
+    """A network that is called again after its slopes, and theirs, were asked for."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs = batch["inputs"].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(self.model(inputs).sum(), inputs, create_graph=True)
-        return slope.square().mean() + super().training_step(batch, batch_idx)
+        made = self.model(inputs).square()
+        for _ in range(2):
+            (made,) = torch.autograd.grad(made.sum(), inputs, create_graph=True)
+        return made.square().mean() + super().training_step(batch, batch_idx)
 
 
 class OfABook(torch.optim.Optimizer):
