@@ -394,6 +394,7 @@ OF_OTHERS = {
         others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
     ),
     "a penalty on a parameter of the task itself": other(others.PenaltyOnItsOwn),
+    "a parameter in an nn.ParameterDict": other(others.Prompted),
     "manual optimization, `loss.backward()`": other(
         others.BackwardByHand,
         cells=cells(

@@ -805,6 +805,15 @@ class Normalized(Stranger):
         return self(batch["inputs"])
 
 
+class Prompted(Stranger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts = nn.ParameterDict({"first": torch.zeros(WIDTH)})
+
+    def outputs(self, batch: Any) -> Any:
+        return self.model(batch["inputs"] + self.prompts["first"])
+
+
 class UsesSome(Scaled):
     """Of its parameters, from the second step on."""
 
