@@ -546,6 +546,9 @@ OF_OTHERS = {
         cells={**cells(("fsdp", "tensor"), rejected(IN_CONTEXT)), **OF_ANOTHER},
     ),
     "blocks with a line of their own in between": network(others.PlacedBetween, cells=BETWEEN),
+    "blocks that are called by torch.utils.checkpoint": network(
+        others.Checkpointed, cells={"pipeline": rejected("use Pipeline(activation_checkpointing=")}
+    ),
     "a batch that is skipped": other(
         others.SkipsABatch,
         cells={

@@ -20,6 +20,7 @@ from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, prune, weight_norm
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanAbsoluteError, MetricTracker, RunningMean, SumMetric
@@ -873,6 +874,13 @@ class PlacedBetween(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
             inputs = block(inputs) + torch.ones(LENGTH, WIDTH, dtype=inputs.dtype)
+        return inputs
+
+
+class Checkpointed(PlacedBetween):
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = checkpoint(block, inputs, use_reentrant=False)
         return inputs
 
 
