@@ -404,6 +404,7 @@ OF_OTHERS = {
         others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
     ),
     "a penalty on a parameter of the task itself": other(others.PenaltyOnItsOwn),
+    "a parameter in an nn.ParameterDict": other(others.Prompted),
     "manual optimization, `loss.backward()`": other(
         others.BackwardByHand,
         cells=cells(
@@ -516,7 +517,7 @@ OF_OTHERS = {
         under=("fsdp", "tensor", "pipeline"),
     ),
     "a loss of slopes alone": other(
-        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **SHARDED_TASK, **TWICE}
+        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **TWICE}
     ),
     "Lightning's BaseFinetuning": other(
         others.Unfreezes, cells={"tensor": rejected(SHARDED), **OF_ANOTHER}
@@ -555,6 +556,9 @@ OF_OTHERS = {
         cells={**cells(("fsdp", "tensor"), rejected(IN_CONTEXT)), **OF_ANOTHER},
     ),
     "blocks with a line of their own in between": network(others.PlacedBetween, cells=BETWEEN),
+    "blocks that are called by torch.utils.checkpoint": network(
+        others.Checkpointed, cells={"pipeline": rejected("use Pipeline(activation_checkpointing=")}
+    ),
     "a batch that is skipped": other(
         others.SkipsABatch,
         cells={
@@ -599,7 +603,7 @@ OF_OTHERS = {
         others.Mapped,
         cells={
             "ddp": SOME_PARAMETERS,
-            **SHARDED_TASK,
+            "tensor": rejected(SHARDED),
             "pipeline": failed("an autograd.Function with functorch transforms"),
         },
     ),

@@ -20,6 +20,7 @@ from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, prune, weight_norm
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanAbsoluteError, MetricTracker, RunningMean, SumMetric
@@ -835,6 +836,15 @@ class Normalized(Stranger):
         return self(batch["inputs"])
 
 
+class Prompted(Stranger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts = nn.ParameterDict({"first": torch.zeros(WIDTH)})
+
+    def outputs(self, batch: Any) -> Any:
+        return self.model(batch["inputs"] + self.prompts["first"])
+
+
 class UsesSome(Scaled):
     """Of its parameters, from the second step on."""
 
@@ -894,6 +904,13 @@ class PlacedBetween(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
             inputs = block(inputs) + torch.ones(LENGTH, WIDTH, dtype=inputs.dtype)
+        return inputs
+
+
+class Checkpointed(PlacedBetween):
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = checkpoint(block, inputs, use_reentrant=False)
         return inputs
 
 
@@ -1045,12 +1062,14 @@ class Slopes(Stranger):
 
 
 class OwnSlopes(Stranger):
-    """A network that is called again after its slopes were asked for."""
+    """A network that is called again after its slopes, and theirs, were asked for."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs = batch["inputs"].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(self.model(inputs).sum(), inputs, create_graph=True)
-        return slope.square().mean() + super().training_step(batch, batch_idx)
+        made = self.model(inputs).square()
+        for _ in range(2):
+            (made,) = torch.autograd.grad(made.sum(), inputs, create_graph=True)
+        return made.square().mean() + super().training_step(batch, batch_idx)
 
 
 class OfABook(torch.optim.Optimizer):

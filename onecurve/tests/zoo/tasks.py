@@ -66,6 +66,7 @@ class MetricInTraining(Plain):
         self.log("train/samples", size, reduce_fx="sum", on_step=True, on_epoch=True)
         largest = targets.max()
         self.log("train/largest", largest, reduce_fx="max", on_step=True, on_epoch=True)
+        self.log("train/rate", 0.1)  # of the type that the step's precision gives it
         loss = self.loss(self(inputs), targets)
         self.log("train/loss", loss, on_step=True, on_epoch=True)
         return loss

@@ -156,7 +156,8 @@ TO_DO = {
     "none",
     DRAWS: "each rank draws its own (dropout, noise): compare with p=0, or without the noise",
     MEAN: "define weight(targets) if it is over something else, such as tokens without padding; "
-    "use self.trainer.strategy.all_samples(tensor) if samples are compared with each other",
+    "use self.trainer.strategy.all_samples(tensor) if samples are compared with each other; pad to "
+    "one length if padding reaches the loss, as in an LSTM: each rank pads its own share",
     PLAN: "shard less, by strategy.plan={...}, to find the layer: between colwise and rowwise only "
     "elementwise operations are allowed, a fused projection needs the style fused, or heads "
     "outermost, and nothing else may depend on the number of heads that a rank has",

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from torch import nn
 
 # Modules that only hold others and are never called.
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:

@@ -15,6 +15,7 @@ ranks that see different samples (`syncing_over`).
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
+from numbers import Number
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import crc32
 
@@ -103,27 +104,27 @@ class StepLog:
             self.compare([each.name for each in compared], context.name)
             self._report_metrics(collected, context.name)
         for each in collected:
-            # Outside of the step, whose precision would give a number another type.
             self._write(each, context)
 
     def _log_any(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         options |= zip(ARGUMENTS, args, strict=False)
         if self._ranks is not None:
             options["sync_dist"] = True
-        context = self._context
-        if context is None or (self._collected is None and not ends_batch(self._task)):
-            self._write(Logged(name, value, options))
-            return
-        # The step may change the tensor in place later.
-        value = value.detach().clone() if isinstance(value, Tensor) else value
-        if context.counted is not None and options.get("batch_size") is None:
+        context = self._context if self._collected is not None or ends_batch(self._task) else None
+        # The step may change a tensor in place later, and its precision gives a number its type.
+        if isinstance(value, Tensor):
+            value = value.detach().clone()
+        elif isinstance(value, Number):
+            value = torch.tensor(value, device=self._task.device, dtype=torch.get_default_dtype())
+        if context and context.counted is not None and options.get("batch_size") is None:
             # Of all ranks together, the samples: as in one process, batches count by these.
             here = context.samples * context.weight / self._size
             options["batch_size"] = context.counted.new_tensor(here)
+        logged = Logged(name, value, options)
         if self._collected is None:
-            self._write(Logged(name, value, options), context)
+            self._write(logged, context)
         else:
-            self._collected.append(Logged(name, value, options))
+            self._collected.append(logged)
 
     def _write(self, logged: Logged, context: "StepContext | None" = None) -> None:
         if context is not None and not context.counts:
@@ -182,7 +183,6 @@ def _made_neutral(logged: Logged) -> Logged:
     neutral = NEUTRAL.get(getattr(reduction, "__name__", reduction))
     if neutral is None:
         return logged._replace(options={**options, "batch_size": 0})
-    value = torch.as_tensor(value)
     # The type that the other ranks use: a collective must not mix types.
     kind = value.dtype if value.is_floating_point() else torch.get_default_dtype()
     return logged._replace(value=torch.full_like(value, neutral, dtype=kind))

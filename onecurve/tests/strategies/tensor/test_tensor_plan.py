@@ -201,6 +201,10 @@ def test_a_layer_with_a_forward_of_its_own_is_none_of_pytorchs(kind: type[nn.Mod
     line = f"network.0 is {kind.__name__}, and vocab is for Linear or Embedding; leave it out"
     with pytest.raises(UserError, match=line):
         check_plan(task, find_plan(task, {"": task}, {"0": "vocab"}, 2), 2)
+    layer = nn.TransformerEncoderLayer(8, 2, 8)
+    layer.register_module("linear1", kind(8, 8))
+    task = Task(layer)
+    assert "colwise" not in find_plan(task, {"": task}, None, 2).values()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from ...compat.of_torch import (
     reduce_late_gradients,
     tree_leaves,
 )
+from ...compat.patches import replaced
 from ...torch_versions import require
 from ..collectives import with_hook
 from ..full_parameters import sharded_data
@@ -40,6 +41,7 @@ from ..unsupported import (
     reject_scalars,
 )
 from .sharding import (
+    STAYS_GATHERED,
     Sharding,
     average_scalars,
     before_backward,
@@ -48,7 +50,6 @@ from .sharding import (
     freed_after_inference,
     reshard,
     set_plain_factories,
-    stays_gathered,
     steps_as_forward,
 )
 from .state import gather
@@ -110,13 +111,13 @@ class ShardedSteps:
         self._units: list[Any] = []
         # Units that are trained when the fit begins.
         self._trained: set[Any] = set()
-        # Units whose outputs FSDP2 did not find in the current step.
+        # Units that FSDP2 would not gather for a backward pass of the current step.
         self._unseen: set[Any] = set()
 
     @contextmanager
     def connected(self, task: LightningModule) -> Iterator[None]:
         """Replace calls of the network for the length of a fit or an evaluation."""
-        self._units = _units(task)
+        self._units = [part for part in task.modules() if isinstance(part, FSDPModule)]
         self._trained = {unit for unit in self._units if unit is not task and _trains(unit)}
         # Between the forward and the backward pass, where gathered parameters have no gradients.
         self._zeroing_is_watched = is_overridden("optimizer_zero_grad", task) or any(
@@ -129,15 +130,16 @@ class ShardedSteps:
                 set_plain_factories(task)
                 stack.enter_context(steps_as_forward(task))
             for unit in self._units:
-                stack.callback(unit.register_forward_hook(self._note_unseen).remove)
+                stack.callback(unit.register_forward_hook(self._watch_outputs).remove)
             for unit in self._trained:
                 stack.callback(unit.register_forward_hook(self._free_frozen).remove)
             yield
 
     def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
         """Run a step of the task, whose own parameters stay gathered until it ends."""
+        self._free_unseen()
         self._unseen.clear()
-        with stays_gathered(task):
+        with replaced(task, STAYS_GATHERED, True):
             output = step()
         if context.name != "training_step" or output is None or self._zeroing_is_watched:
             reshard(task)
@@ -151,15 +153,28 @@ class ShardedSteps:
         # The hook of what is made last runs first, so this is done before FSDP2 ends the pass.
         return with_hook(loss, self._backward_begins)
 
-    def _note_unseen(self, unit: nn.Module, _: Any, output: Any) -> None:
-        """Note a unit whose outputs are in a Distribution or another object; a forward hook.
+    def _watch_outputs(self, unit: Any, _: Any, output: Any) -> None:
+        """Note a unit whose outputs FSDP2 does not find, or is done with; a forward hook.
 
-        FSDP2 looks into pytrees alone. It would not gather the unit for the backward pass.
+        It looks for them in pytrees alone, not in a Distribution or another object. And once it has
+        passed a gradient that is part of a loss, it would free the weights that the loss needs.
         """
-        if torch.is_grad_enabled() and not isinstance(output, Tensor):
-            leaves = tree_leaves(output)
-            if any(hasattr(leaf, "__dict__") and not isinstance(leaf, Tensor) for leaf in leaves):
+
+        def passes(_: Tensor) -> None:
+            if torch.is_grad_enabled():  # create_graph=True
+                unit.set_reshard_after_backward(False, recurse=False)
                 self._unseen.add(unit)
+
+        for leaf in tree_leaves(output) if torch.is_grad_enabled() else ():
+            if not isinstance(leaf, Tensor):
+                self._unseen |= {unit} if hasattr(leaf, "__dict__") else set()
+            elif leaf.requires_grad and not torch.compiler.is_compiling():
+                leaf.register_hook(passes)  # type: ignore[no-untyped-call]
+
+    def _free_unseen(self) -> None:
+        for unit in self._unseen:
+            unit.set_reshard_after_backward(True, recurse=False)
+            unit.reshard()
 
     def _free_frozen(self, unit: Any, *_: Any) -> None:
         """Free a unit that a step has frozen for a while; a forward hook.
@@ -179,6 +194,7 @@ class ShardedSteps:
     def _reduce_late(self) -> None:
         for unit in self._units:
             reduce_late_gradients(unit)
+        at_end_of_backward(self._free_unseen)  # once FSDP2 has ended the pass
 
 
 class Shards(State):
@@ -206,7 +222,3 @@ class Shards(State):
 
 def _trains(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
-
-
-def _units(task: LightningModule) -> list[Any]:
-    return [part for part in task.modules() if isinstance(part, FSDPModule)]

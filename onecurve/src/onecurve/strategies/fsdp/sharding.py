@@ -6,7 +6,7 @@ fewer units send fewer messages.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, cast
 
@@ -148,7 +148,7 @@ def mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
 
-STAYS_GATHERED = "_stays_gathered"
+STAYS_GATHERED = "_stays_gathered"  # in a step, the parameters of the task itself
 STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
@@ -185,11 +185,6 @@ def before_backward(module: LightningModule, loss: Tensor) -> Tensor:
 
 def _as_it_is(value: Tensor) -> Tensor:
     return value
-
-
-def stays_gathered(module: nn.Module) -> AbstractContextManager[None]:
-    """Within the context, as in a step of the task, the task's own parameters stay gathered."""
-    return replaced(module, STAYS_GATHERED, True)
 
 
 def reshard(module: nn.Module) -> None:

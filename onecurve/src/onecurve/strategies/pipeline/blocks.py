@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from ...compat.of_torch import (
     FakeTensor,
+    is_in_backward,
     tensor_leaves,
     tree_flatten,
     tree_map_only,
@@ -186,7 +187,9 @@ class Blocks:
     def called(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Note the call of a block; the last one runs the pipeline."""
         if number != len(self.calls):
-            raise self._rejection("does not call them one after the other, each once")
+            instead = "; use strategy.activation_checkpointing=full, not torch.utils.checkpoint"
+            what = "does not call them one after the other, each once"
+            raise self._rejection(what + instead * is_in_backward())
         leaves, structure = tree_flatten((args, kwargs))
         if number == 0:
             # What enters the first block, beside what all ranks have.

@@ -150,7 +150,7 @@ def explained(
 def layers_used_outside_network(module: LightningModule, network: Network) -> UserError:
     """The error for a step that uses layers of other ranks outside of the network."""
     return UserError(
-        f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters "
-        f"or gradients, in another way than by calling {network.called}, and one rank holds them; "
+        f"strategy=pipeline: a step of {type(module).__name__} uses layers, what passes between "
+        f"them, or their parameters or gradients, in another way than by calling {network.called}; "
         "use weight_decay of the optimizer for a penalty, copy modules in __init__, or strategy=ddp"
     )

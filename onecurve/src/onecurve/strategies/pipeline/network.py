@@ -152,7 +152,7 @@ def find_blocks(
 
     A list of single layers comes last: the code around it usually calls functions between them.
     """
-    found = [
+    found: list[Any] = [
         part
         for part in (within or task).modules()
         if isinstance(part, CONTAINERS) and len([*part.children()]) > 1 and _are_alike(part)

@@ -350,7 +350,8 @@ def _styles_of(part: nn.Module) -> dict[str, str]:
     if isinstance(part, nn.MultiheadAttention):
         return {"": "heads"} if is_plain(part) else {}
     if calls_as(part, nn.TransformerEncoderLayer) or calls_as(part, nn.TransformerDecoderLayer):
-        return {"linear1": "colwise", "linear2": "rowwise"}
+        styles = {"linear1": "colwise", "linear2": "rowwise"}
+        return styles if styles.keys() <= linears(part).keys() else {}  # not those of LoRA
     return known_styles(part)
 
 
