@@ -5,7 +5,6 @@ clock. FSDP2 with compiled layers for the transformer; neither for ResNet.
 """
 
 import os
-import resource
 import time
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
@@ -99,10 +98,7 @@ class Clock(Callback):
         else:
             self.windows.append(passed / WINDOW)
         if self.step == self.last:
-            if self.device.type == "cuda":
-                self.peak = torch.cuda.max_memory_allocated(self.device)
-            else:
-                self.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            self.peak = torch.cuda.max_memory_allocated()  # 0 without a GPU
             self.watch.__enter__()
         self.since = time.perf_counter()
 

@@ -136,7 +136,7 @@ class NanGuardOptions(Arguments):
 
 
 class ThroughputOptions(Arguments):
-    """Logs speed and where the time goes; prints a summary at the end."""
+    """Logs the speed, and FLOP/s; prints a summary at the end."""
 
     every_n_steps: int = Field(default=50, ge=1, description="Optimizer steps between two values.")
 

@@ -75,7 +75,7 @@ OF_HYDRA = {
     "größe=1": "größe is not a valid key for Hydra",
     "+strategy=ddp": "+strategy=ddp: … leave the plus out … use strategy=ddp",
     "logger=csv +logger=wandb": "+logger=wandb: is not added … use 'logger=[csv,wandb]'",
-    "+callbacks=ema +callbacks=swa": "is not added to a list … use '+callbacks=[ema,swa]'",
+    "+callbacks=ema +callbacks=swa": "is not added to a list … use '+callbacks=[swa,ema]'",
     "~callbacks=progress": "removes no single entry … use '~callbacks.progress'",
     "~callbacks=[progress,lr_monitor]": "use '~callbacks.progress' '~callbacks.lr_monitor'",
     "~callbacks": "~callbacks: removes no single entry of callbacks; use 'callbacks=[]'",
