@@ -42,20 +42,7 @@ class Chosen:
         self.overrides = overrides
 
     def default(self, key: str) -> Any:
-        """The default of a key; None if it is null or missing.
-
-        It is read from a single file where possible, as composing all of them is slow.
-        """
-        group, _, name = key.partition(".")
-        choice = HydraConfig.get().runtime.choices.get(group) if name else None
-        files = {f"{group}/{choice}": name} if isinstance(choice, str) else {}
-        for file, inside in (files | {self.config_name: key}).items():
-            loaded = _loader().repository.load_config(file)
-            if loaded is None or loaded.header["package"]:
-                continue
-            value = dict(dotted(OmegaConf.to_container(loaded.config))).get(inside)
-            if value is not None and not refers(value):
-                return value
+        """The default of a key; None if it is null or missing."""
         return self.values.get(key)
 
     def is_null(self, key: str) -> bool:
