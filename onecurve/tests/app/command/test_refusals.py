@@ -307,7 +307,6 @@ UNFOLLOWED = {
     "-m sweep=optuna seed=1": "sweep=optuna … nothing to search … optimizer.lr=",
     f"{SEARCH} sweep.direction=min": "sweep.direction=min … monitor=val/acc … mode=max",
     f"{SEARCH} sweep.objective=[val/acc,val/loss]": "sweep.objective=[val/acc,val/loss] … text",
-    f"{SEARCH} sweep/sampler=grid": "optimizer.lr … sweep/sampler=grid … sweep/sampler=tpe",
     f"{SEARCH} sweep.trials=0": "sweep.trials=0 … sweep.trials=30",
     "-m sweep=optuna optimizer.lr=tag(log,interval(0,1))": "optimizer.lr=tag(log … interval(",
 }
@@ -389,7 +388,6 @@ FILES = {
     "# @package _global_\noptimizer:\n\tlr: 1\n": "found character '\\t'",
     "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
     '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',
-    "- optimizer: 3\n": "experiment=mine: the file holds a list",
 }
 
 

@@ -1,9 +1,6 @@
 """Validates the configuration of a job, before torch is imported or a file is written."""
 
-from typing import Any
-
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -77,7 +74,6 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
         _reject_several_choices(config_name, parsed)
-        _reject_files_with_lists(config)
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
@@ -105,19 +101,6 @@ def _reject_several_choices(config_name: str, parsed: list[Override]) -> None:
         if options := choices(group):
             one = next((str(each) for each in value if str(each) in options), options[0])
             raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
-
-
-def _reject_files_with_lists(config: DictConfig) -> None:
-    """Reject a group's file that holds a list: Hydra accepts it, and no model would validate it."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    for group, choice in HydraConfig.get().runtime.choices.items():
-        if OmegaConf.is_list(OmegaConf.select(config, group, throw_on_resolution_failure=False)):
-            file = loader.repository.load_config(f"{group}/{choice}")
-            # One in `hydra.searchpath` is not found here; a list may be an experiment's, too.
-            if file is None or OmegaConf.is_list(file.config):
-                raise UserError(
-                    f"{group}={choice}: the file holds a list, and must hold KEY: VALUE"
-                )
 
 
 def _reject_changed_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:

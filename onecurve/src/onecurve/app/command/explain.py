@@ -10,7 +10,6 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -19,7 +18,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ...compat.of_hydra import hydra_options
 from ...spelling import nearest, no_such_key
-from ..config.validate import refers
 from ..run.interpolation import dotted
 from ..run.record import override, parsed
 from .resolvers import command_of

@@ -89,8 +89,7 @@ class Predictions(Callback):
 class PredictionWriter(Predictions):
     """Writes the predictions of all samples once they are made: a file for each loader.
 
-    Args:
-        run: Whose group ``predict`` says what is predicted, and where it is written.
+    The group ``predict`` says what is predicted, and where it is written.
     """
 
     def __init__(self, run: "Run") -> None:
@@ -206,16 +205,27 @@ def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
 
-def bare_trainer(**options: Any) -> Trainer:
-    """A Trainer of one process that writes and prints nothing."""
-    return Trainer(
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **options,
-    )
+def tensor_inputs(task: LightningModule, batch: Any) -> tuple[Tensor, ...]:
+    """`network_inputs`, which must be tensors with a row for each sample."""
+    inputs = network_inputs(task, batch)
+    are_tensors = all(isinstance(value, Tensor) and value.ndim for value in inputs)
+    if not inputs or not are_tensors or len({len(value) for value in inputs}) != 1:
+        raise UserError(
+            f"{type(task).__name__}: its network takes something other than tensors with a row "
+            "for each sample; return such tensors from prepare"
+        )
+    return inputs
+
+
+def first_batch(data: LightningDataModule, stage: str = "predict") -> Any:
+    """The first batch of the samples to predict, or to train on, as a step gets it on the CPU."""
+    if stage == "predict":
+        predict_on_test_set(data)
+    data.prepare_data()
+    data.setup(stage)
+    loaders = data.predict_dataloader() if stage == "predict" else data.train_dataloader()
+    batch = next(iter(loaders[0] if isinstance(loaders, list | tuple) else loaders))
+    return data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
 
 
 def predict_on_test_set(data: LightningDataModule) -> bool:
