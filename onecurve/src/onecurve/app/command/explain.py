@@ -204,7 +204,8 @@ def added_to_a_list(arguments: list[str]) -> str | None:
     for word in reversed(arguments):
         group = word.removeprefix("+").partition("=")[0]
         typed = [each for each in arguments if each.lstrip("+").startswith(f"{group}=")]
-        if word.startswith("+") and len(typed) > 1 and "." not in group:
+        # No group has a dot in its name.
+        if word.startswith("+") and len(typed) > 1 and "." not in group and choices(group):
             names = dict.fromkeys(each.partition("=")[2].strip("[]") for each in typed)
             plus = "+" if typed[0].startswith("+") else ""
             both = shlex.quote(f"{plus}{group}=[{','.join(filter(None, names))}]")
