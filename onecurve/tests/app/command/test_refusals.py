@@ -371,6 +371,7 @@ FILES = {
     "defaults:\n  - override /model: mlp\n": "begin the file that changes it with the line `# @pac",
     "# @package _global_\noptimizer:\n\tlr: 1\n": "found character '\\t'",
     "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
+    "- optimizer: 3\n": "experiment=mine: must hold KEY: VALUE, and holds a list",
     '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',
 }
 

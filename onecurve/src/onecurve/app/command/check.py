@@ -3,6 +3,7 @@
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -69,6 +70,11 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
+        for group, choice in HydraConfig.get().runtime.choices.items():
+            # Hydra accepts it, and no model would validate it.
+            key = group.replace("/", ".")
+            if OmegaConf.is_list(OmegaConf.select(config, key, throw_on_resolution_failure=False)):
+                raise UserError(f"{group}={choice}: must hold KEY: VALUE, and holds a list")
         _reject_overrides(parsed, chosen)
         if line := added_to_a_list(overrides):
             raise UserError(line)
