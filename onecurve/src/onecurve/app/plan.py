@@ -27,7 +27,7 @@ from ..strategies.prepare import prepared
 from ..strategies.tensor.plan import find_plan
 from .run import record
 from .run.instantiate import build, build_task, building
-from .run.predict import network_inputs
+from .run.predict import first_batch, tensor_inputs
 from .run.record import invocation
 
 EXAMPLES = 2  # samples that are read from the data, for their shapes
@@ -143,16 +143,9 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
     data = build("data", {**cfg.data, "batch_size": EXAMPLES}, LightningDataModule)
     with building("data"):
-        data.prepare_data()
-        data.setup("fit")
-        batch = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)
-    pair, inputs = prepared(task, batch), network_inputs(task, batch)
-    if not inputs or not all(isinstance(value, Tensor) and value.ndim for value in inputs):
-        raise UserError(
-            f"{type(task).__name__}: the inputs of its network are not tensors with a row for "
-            "each sample; return such tensors from prepare"
-        )
-    return inputs, None if pair is None else pair.targets
+        batch = first_batch(data, "fit")
+    pair = prepared(task, batch)
+    return tensor_inputs(task, batch), None if pair is None else pair.targets
 
 
 def _optimizer_state(cfg: DictConfig) -> StateSize:

@@ -137,10 +137,6 @@ def test_a_model_in_a_class_reports_missing_and_unknown_keys(noise: str) -> None
         "callbacks.noise._target_=noise_of_mine.GradientNoises: there is no GradientNoises in "
         "noise_of_mine; did you mean noise_of_mine.GradientNoise?"
     )
-    moved = "onecurve.displays.callback.Displays: there is no displays in onecurve; did you mean "
-    assert refused(_target_="onecurve.displays.callback.Displays") == (
-        f"callbacks.noise._target_={moved}onecurve.app.displays.callback.Displays?"
-    )
     assert validated("x", {"_target_": noise, "scale": 1, "every": 1e3})["every"] == 1000
     # The rest is given when it is called.
     assert validated("x", {"_target_": noise, "_partial_": True, "every": 2})["every"] == 2

@@ -56,23 +56,15 @@ def test_rows_wait_for_room_on_the_disk(tmp_path: Path, capsys: pytest.CaptureFi
             logger.log_metrics({name: 1.5}, step=step)
             logger.save()
             assert file.read_bytes() == before
-        position = logger.position()
-        assert position["rows"] == 1
-        assert len(position["waiting"]) == 2
+        assert logger.position() == {"rows": 1}
     assert capsys.readouterr().err.count("metrics.csv could not be written") == 1
     logger.save()
-    whole = file.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
     assert list(csv.DictReader(file.open())) == [
         {"a": "0.5", "b": "", "step": "0"},
         {"a": "1.5", "b": "", "step": "1"},
         {"a": "", "b": "1.5", "step": "2"},
     ]
-    # A run that goes on from that checkpoint writes them, too.
-    again = BufferedCSVLogger(str(tmp_path), name="", version="", flush_logs_every_n_steps=1)
-    again.go_on_from(position)
-    again.save()
-    assert file.read_bytes() == whole
 
 
 def test_wandb_needs_no_account_and_a_run_that_goes_on_is_the_same_for_it(

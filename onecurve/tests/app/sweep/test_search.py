@@ -67,11 +67,11 @@ def test_the_best_is_found_again_by_the_command_that_is_printed(warm: Cli) -> No
 def test_a_bad_trial_is_ended_under_every_strategy(warm: Cli, strategy: str) -> None:
     done = warm(
         "train.py", "-m", "sweep=optuna", *SHORT, *STRATEGIES[strategy],
-        "optimizer.lr=1e-2,1e-7", "sweep/sampler=grid", "sweep.seed=1",
+        "optimizer.lr=1e-2,1e-7", "sweep/sampler=random", "sweep.seed=2", "sweep.trials=2",
         "sweep.pruner.n_startup_trials=1", "sweep.pruner.n_warmup_steps=1",
     )  # fmt: skip
     first, second = study(sweep_of(done)).trials
-    assert first.params == {"optimizer.lr": "0.01"}, "the grid goes the other way: another seed"
+    assert first.params == {"optimizer.lr": "0.01"}, "the other comes first: another seed"
     assert first.state.name == "COMPLETE"
     assert second.state.name == "PRUNED"
     assert second.intermediate_values == {1: column(done.runs[1], "val/acc")[0]}
@@ -82,11 +82,10 @@ def test_a_bad_trial_is_ended_under_every_strategy(warm: Cli, strategy: str) -> 
 
 
 @pytest.mark.usefixtures("fake_jobs")
-@pytest.mark.parametrize("sampler", one_of_a_kind(["tpe", "random", "grid", "cmaes"], kept=["tpe"]))
+@pytest.mark.parametrize("sampler", one_of_a_kind(["tpe", "random", "cmaes"], kept=["tpe"]))
 def test_samplers(warm: Cli, sampler: str) -> None:
-    space = "optimizer.lr=0.01,0.02" if sampler == "grid" else SPACE[0]
     done = warm(
-        "train.py", "-m", "sweep=optuna", *SHORT, space, f"sweep/sampler={sampler}",
+        "train.py", "-m", "sweep=optuna", *SHORT, SPACE[0], f"sweep/sampler={sampler}",
         "sweep/pruner=hyperband", "sweep.trials=2", "seed=range(1,9)",
     )  # fmt: skip
     trials = study(sweep_of(done)).trials

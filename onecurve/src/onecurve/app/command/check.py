@@ -15,13 +15,7 @@ from ...errors import UserError
 from ..config.validate import refusals, validate
 from ..run.interpolation import dotted, in_one_line
 from ..run.stored import overrides_of, typed_secrets
-from .explain import (
-    Chosen,
-    added_to_a_list,
-    choices,
-    groups_of_lists,
-    replaced_by_one,
-)
+from .explain import Chosen, added_to_a_list, choices, groups_of_lists, replaced_by_one
 from .resolvers import command_of
 
 # Facts about a strategy, which cannot be overridden.
@@ -76,13 +70,16 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
-        _reject_several_choices(config_name, parsed)
-        _reject_files_with_lists(config)
+        for group, choice in HydraConfig.get().runtime.choices.items():
+            # Hydra accepts it, and no model would validate it.
+            key = group.replace("/", ".")
+            if OmegaConf.is_list(OmegaConf.select(config, key, throw_on_resolution_failure=False)):
+                raise UserError(f"{group}={choice}: must hold KEY: VALUE, and holds a list")
+        _reject_overrides(parsed, chosen)
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
         described = validate(config, config_name, deleted, chosen.default, chosen.is_null)
-        _reject_changed_facts(config, parsed, chosen)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
         if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
@@ -95,37 +92,18 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         raise in_one_line(error, config) from None
 
 
-def _reject_several_choices(config_name: str, parsed: list[Override]) -> None:
-    """Reject several files for a group that takes one: Hydra would merge them."""
-    lists = groups_of_lists(config_name)
+def _reject_overrides(parsed: list[Override], chosen: Chosen) -> None:
+    """Reject several files for a group that takes one, which Hydra would merge, and a fact."""
+    lists = groups_of_lists(chosen.config_name)
     for override in parsed:
-        value, group = override.value(), override.key_or_group
-        if not isinstance(value, list) or "." in group or group in lists:
-            continue
-        if options := choices(group):
+        value: Any = override.value()
+        key = override.key_or_group
+        is_list = isinstance(value, list) and "." not in key and key not in lists
+        if is_list and (options := choices(key)):
             one = next((str(each) for each in value if str(each) in options), options[0])
-            raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
-
-
-def _reject_files_with_lists(config: DictConfig) -> None:
-    """Reject a group's file that holds a list: Hydra accepts it, and no model would validate it."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    for group, choice in HydraConfig.get().runtime.choices.items():
-        if OmegaConf.is_list(OmegaConf.select(config, group, throw_on_resolution_failure=False)):
-            file = loader.repository.load_config(f"{group}/{choice}")
-            # One in `hydra.searchpath` is not found here; a list may be an experiment's, too.
-            if file is None or OmegaConf.is_list(file.config):
-                raise UserError(
-                    f"{group}={choice}: the file holds a list, and must hold KEY: VALUE"
-                )
-
-
-def _reject_changed_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:
-    for name in FACTS:
-        if any(each.key_or_group == name for each in parsed):
-            given, fact = OmegaConf.select(config, name), chosen.default(name)
-            if fact is not None and given != fact:
-                raise UserError(
-                    f"{name}={text(given)}: is {fact} for this strategy, and not a choice; leave "
-                    "it out, or choose another, such as strategy=ddp"
-                )
+            raise UserError(f"{key}={text(value)}: takes one, such as {key}={one}")
+        if key in FACTS and (fact := chosen.default(key)) not in (None, value):
+            raise UserError(
+                f"{key}={text(value)}: is {fact} for this strategy, and not a choice; leave it "
+                "out, or choose another, such as strategy=ddp"
+            )

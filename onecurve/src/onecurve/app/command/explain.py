@@ -10,7 +10,6 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -19,7 +18,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ...compat.of_hydra import hydra_options
 from ...spelling import nearest, no_such_key
-from ..config.validate import refers
 from ..run.interpolation import dotted
 from ..run.record import override, parsed
 from .resolvers import command_of
@@ -42,20 +40,7 @@ class Chosen:
         self.overrides = overrides
 
     def default(self, key: str) -> Any:
-        """The default of a key; None if it is null or missing.
-
-        It is read from a single file where possible, as composing all of them is slow.
-        """
-        group, _, name = key.partition(".")
-        choice = HydraConfig.get().runtime.choices.get(group) if name else None
-        files = {f"{group}/{choice}": name} if isinstance(choice, str) else {}
-        for file, inside in (files | {self.config_name: key}).items():
-            loaded = _loader().repository.load_config(file)
-            if loaded is None or loaded.header["package"]:
-                continue
-            value = dict(dotted(OmegaConf.to_container(loaded.config))).get(inside)
-            if value is not None and not refers(value):
-                return value
+        """The default of a key; None if it is null or missing."""
         return self.values.get(key)
 
     def is_null(self, key: str) -> bool:
@@ -219,7 +204,8 @@ def added_to_a_list(arguments: list[str]) -> str | None:
     for word in reversed(arguments):
         group = word.removeprefix("+").partition("=")[0]
         typed = [each for each in arguments if each.lstrip("+").startswith(f"{group}=")]
-        if word.startswith("+") and len(typed) > 1 and "." not in group:
+        # No group has a dot in its name.
+        if word.startswith("+") and len(typed) > 1 and "." not in group and choices(group):
             names = dict.fromkeys(each.partition("=")[2].strip("[]") for each in typed)
             plus = "+" if typed[0].startswith("+") else ""
             both = shlex.quote(f"{plus}{group}=[{','.join(filter(None, names))}]")

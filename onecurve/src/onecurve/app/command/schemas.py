@@ -35,21 +35,10 @@ REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 NULL: Schema = {"type": "null"}
 SCALARS: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
 TEXT = ["string", "number", "boolean"]  # a name may look like a number: `data.class_names=[0,1]`
-
-
-def _either(*parts: Schema) -> Schema:
-    """One of several, or a reference to another key."""
-    return {} if {} in parts else {"anyOf": [*parts, REFERENCE]}
-
-
 # Hydra's own: at the top of a file, and beside any `_target_`.
 LIST: dict[str, Schema] = {"defaults": {"type": "array"}}
 OF_HYDRA: dict[str, Schema] = LIST | {
-    "_target_": {"type": "string"},
-    "_partial_": _either({"type": "boolean"}),
-    "_recursive_": _either({"type": "boolean"}),
-    "_convert_": _either({"enum": ["none", "partial", "object", "all"]}),
-    "_args_": _either({"type": "array"}),
+    f"_{name}_": {} for name in ("target", "partial", "recursive", "convert", "args")
 }
 
 
@@ -70,6 +59,12 @@ class ConfigFile(NamedTuple):
         """The dotted key at which its content is."""
         return "" if self.is_global else self.group.replace("/", ".")
 
+    @property
+    def chosen(self) -> set[str]:
+        """The groups in its list of defaults, by the first part of their names."""
+        entries = [entry for entry in self.defaults if isinstance(entry, dict)]
+        return {str(name).split()[-1].split("/")[0] for entry in entries for name in entry}
+
 
 def config_files(folder: Path) -> list[ConfigFile]:
     """The files of a folder, in order of their names."""
@@ -78,10 +73,9 @@ def config_files(folder: Path) -> list[ConfigFile]:
 
 def of_project(configs: Path) -> list[ConfigFile]:
     """The files of a project, and those of this library that it does not replace."""
-    own = config_files(configs)
-    theirs = {(file.group, file.path.name) for file in own}
-    ours = config_files(GROUPS)
-    return [*own, *(file for file in ours if (file.group, file.path.name) not in theirs)]
+    files = {(file.group, file.path.name): file for file in config_files(GROUPS)}
+    own = {(file.group, file.path.name): file for file in config_files(configs)}
+    return [*(own | {name: file for name, file in files.items() if name not in own}).values()]
 
 
 def _read(path: Path, folder: Path) -> ConfigFile:
@@ -94,24 +88,6 @@ def _read(path: Path, folder: Path) -> ConfigFile:
     is_global = not group or bool(re.search(r"(?m)^# @package _global_$", path.read_text()))
     plain = {str(key): value for key, value in keys.items() if key != "defaults"}
     return ConfigFile(group, path, is_global, plain, keys.get("defaults") or [])
-
-
-def schemas(configs: Path) -> dict[str, Schema]:
-    """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
-    files = of_project(configs)
-    of_groups = [file for file in files if not file.is_global]
-    primaries = [file for file in files if not file.group]
-    found: dict[str, Schema] = {}
-    for group in dict.fromkeys(file.place for file in of_groups):
-        defined: dict[str, Schema] = {}
-        schema = _of_group(group, of_groups, defined)
-        found[group] = {"$schema": DRAFT, **schema, "definitions": defined}
-    for primary in primaries:
-        found[primary.path.stem] = _of_command(primary, of_groups)
-    # Experiments are chosen where most is.
-    most = max(primaries, key=lambda file: len(_chosen(file)), default=None)
-    found[GLOBAL] = _of_command(most, of_groups)
-    return found
 
 
 def schema_name(file: ConfigFile) -> str:
@@ -127,6 +103,22 @@ def line_of(file: ConfigFile) -> str:
     return f"# yaml-language-server: $schema={up}{FOLDER}/{schema_name(file)}.json"
 
 
+def schemas(configs: Path) -> dict[str, Schema]:
+    """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
+    files = of_project(configs)
+    contents: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        if not file.is_global:
+            contents.setdefault(file.place, []).append(file.content)
+    groups = {place: _of_group(place, nodes) for place, nodes in contents.items()}
+    primaries = [file for file in files if not file.group]
+    commands = {file.path.stem: _of_command(file, groups) for file in primaries}
+    # Experiments are chosen where most is.
+    most = max(primaries, key=lambda file: len(file.chosen), default=None)
+    found = {**groups, **commands, GLOBAL: _of_command(most, groups)}
+    return {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
+
+
 def write(configs: Path) -> None:
     """Write those of a folder of files, and remove those of groups that are gone."""
     folder = configs.parent / FOLDER
@@ -138,92 +130,59 @@ def write(configs: Path) -> None:
         path.write_text(json.dumps(schema) + "\n")
 
 
-def _of_command(primary: ConfigFile | None, files: list[ConfigFile]) -> Schema:
+def _of_command(primary: ConfigFile | None, groups: Mapping[str, Schema]) -> Schema:
     """The schema of train.yaml and its like, or of what changes anything in it."""
-    defined: dict[str, Schema] = {}
-    chosen = _chosen(primary) if primary else {file.group.split("/")[0] for file in files}
-    name = primary.path.stem if primary else ""
-    model = model_of("", {}, name)
+    model = model_of("", {}, primary.path.stem if primary else "")
     assert model is not None
     schema = of_model(model)
     keys = schema["properties"]
-    for key in {*chosen, *keys} & {*chosen, *MODELS}:
-        described = keys.get(key, {}).get("description")
-        # Of evaluate.yaml, a path.
-        if key in chosen or keys[key].get("anyOf", [{}])[0].get("type") == "object":
-            keys[key] = _of_group(key, files if key in chosen else [], defined)
-            keys[key] |= {"description": described} if described else {}
+    chosen = primary.chosen if primary else set(groups)
+    for key in {*chosen, *keys} & {*groups, *MODELS}:
+        # Of evaluate.yaml, `checkpoint` is a path.
+        is_mapping = key in keys and {"type": "object"} in keys[key].get("anyOf", [])
+        if key in chosen or is_mapping:
+            described = {name: text for name, text in keys.get(key, {}).items() if name != "anyOf"}
+            of_files = key in chosen and key in groups
+            keys[key] = (groups[key] if of_files else _of_group(key, [])) | described
     for key in set(primary.content if primary else ()) - set(keys):
         keys[key] = {}
     # A value of the user's, for others to refer to; groups of the user's have files.
-    schema["additionalProperties"] = SCALARS
-    return {"$schema": DRAFT, **schema, "definitions": defined}
+    return schema | {"additionalProperties": SCALARS}
 
 
-def _of_group(place: str, files: list[ConfigFile], defined: dict[str, Schema]) -> Schema:
-    inside = [file.content for file in files if file.place == place]
+def _of_group(place: str, nodes: list[dict[str, Any]]) -> Schema:
     if place in COLLECTIONS:
-        named = {name: _targets([entry]) for content in inside for name, entry in content.items()}
-        every = list(dict.fromkeys(target for targets in named.values() for target in targets))
-        entries = {
-            name: _either(_of_targets(targets, defined), NULL) for name, targets in named.items()
-        }
+        entries = {name: entry for content in nodes for name, entry in content.items()}
+        named = {name: _either(_of_objects([entry]), NULL) for name, entry in entries.items()}
         # Another of these classes, under a name of the user's.
-        others = _either(_of_targets(every, defined), NULL)
-        return {"type": "object", "properties": entries | LIST, "additionalProperties": others}
-    if targets := _targets(inside):
-        return _of_targets(targets, defined)
+        others = _either(_of_objects(entries.values()), NULL)
+        return {"type": "object", "properties": named | LIST, "additionalProperties": others}
+    if any("_target_" in node for node in nodes):
+        return _of_objects(nodes)
     model = model_of(place, {}) if place else None
     return of_model(model) if model else {"type": "object"}
 
 
-def _targets(nodes: Iterable[Any]) -> list[str]:
-    named = [node.get("_target_") for node in nodes if isinstance(node, dict)]
-    return list(dict.fromkeys(str(target) for target in named if target))
-
-
-def _chosen(primary: ConfigFile) -> set[str]:
-    """The groups in its list of defaults, by the first part of their names."""
-    entries = [entry for entry in primary.defaults if isinstance(entry, dict)]
-    return {str(name).split()[-1].split("/")[0] for entry in entries for name in entry}
-
-
-def of_model(model: type[Config], more: Mapping[str, Schema] = LIST) -> Schema:
-    """The schema of a mapping that a model describes, and of `more` keys."""
-    keys = model.model_json_schema(by_alias=True).get("properties", {})
-    found: Schema = {
-        "type": "object",
-        "properties": {name: _key(schema) for name, schema in keys.items()} | dict(more),
-    }
-    if text := model.__doc__:
-        found["description"] = text.partition("\n")[0]
-    if model.model_config.get("extra") != "allow":
-        found["additionalProperties"] = False
-    return found
-
-
-def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
+def _of_objects(nodes: Iterable[Any]) -> Schema:
     """The schema of an object: what the class or function takes that stands there.
 
-    Without a `_target_` it is one of those that the files name; another is left alone. Theirs are
-    added to the definitions of the file's schema.
+    Without a `_target_` it is one of those that the files name; another is left alone.
     """
-    known = {target: model for target in targets if (model := _of_class(target))}
-    for target, model in known.items():
-        named = {"_target_": {"const": target}}
-        defined.setdefault(target, of_model(model, OF_HYDRA | named))
-    other: Schema = {"properties": {"_target_": {"type": "string", "not": {"enum": [*known]}}}}
-    if known and set(targets) == set(known):
-        other["required"] = ["_target_"]
-    keys = {key for target in known for key in defined[target]["properties"]}
-    either: list[Schema] = []
-    for target in known:
+    targets = {str(node["_target_"]): None for node in nodes if node and "_target_" in node}
+    models = {target: model for target in targets if (model := _of_class(target))}
+    known = [
+        of_model(model, OF_HYDRA | {"_target_": {"const": target}})
+        for target, model in models.items()
+    ]
+    names = {name for each in known for name in each["properties"]}
+    for target, each in zip(models, known, strict=True):
         # A class of the library that takes any key takes none that another alone has.
-        is_ours = target.startswith("onecurve.")
-        more = keys - set(defined[target]["properties"]) if is_ours else ()
-        others = dict.fromkeys(more, False)
-        either.append({"allOf": [{"$ref": f"#/definitions/{target}"}, {"properties": others}]})
-    return {"type": "object", "anyOf": [*either, other]}
+        if target.startswith("onecurve."):
+            each["properties"] = dict.fromkeys(names, False) | each["properties"]
+    other: Schema = {"properties": {"_target_": {"type": "string", "not": {"enum": [*models]}}}}
+    if known and len(models) == len(targets):
+        other["required"] = ["_target_"]
+    return {"type": "object", "anyOf": [*known, other]}
 
 
 def _of_class(target: str) -> type[Config] | None:
@@ -236,11 +195,28 @@ def _of_class(target: str) -> type[Config] | None:
         return None
 
 
+def of_model(model: type[Config], more: Mapping[str, Schema] = LIST) -> Schema:
+    """The schema of a mapping that a model describes, and of `more` keys."""
+    keys = model.model_json_schema(by_alias=True).get("properties", {})
+    properties = {name: _key(schema) for name, schema in keys.items()} | dict(more)
+    found: Schema = {"type": "object", "properties": properties}
+    if text := model.__doc__:
+        found["description"] = text.partition("\n")[0]
+    if model.model_config.get("extra") != "allow":
+        found["additionalProperties"] = False
+    return found
+
+
+def _either(*parts: Schema) -> Schema:
+    """One of several, or a reference to another key."""
+    return {} if {} in parts else {"anyOf": [*parts, REFERENCE]}
+
+
 def _key(schema: Schema) -> Schema:
     """What pydantic says of a key, or a reference to another."""
     about = {name: schema[name] for name in ("description", "default") if schema.get(name)}
     parts = schema.get("anyOf") or [
-        {name: value for name, value in schema.items() if name not in (*about, "title", "default")}
+        {name: value for name, value in schema.items() if name not in ("description", "default")}
     ]
     return _either(*map(_part, parts)) | about
 
@@ -252,8 +228,7 @@ def _part(schema: Schema) -> Schema:
     if schema.get("type") == "object":
         return {"type": "object"}
     if isinstance(items := schema.get("items"), dict) and items:
-        entries = [_part(part) for part in items.get("anyOf", [items])]
-        return schema | {"items": _either(*entries)}
+        return schema | {"items": _either(*map(_part, items.get("anyOf", [items])))}
     return schema
 
 

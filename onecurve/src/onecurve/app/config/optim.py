@@ -1,7 +1,10 @@
-"""Models of `optimizer`, `scheduler` and `init`, one for each function."""
+"""Models of `optimizer`, `scheduler` and `init`, one for each function.
+
+Further keys are passed to a class of PyTorch's, which validates them when it is built.
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -28,18 +31,11 @@ class Optimizer(Config, extra="allow"):
         [0.9, 0.999], description="Shares of the running averages that are kept."
     )
     eps: float = Field(1e-8, ge=0, description="Added to denominators.")
+    alpha: float = Field(0.99, ge=0, description="Share of the running average that is kept.")
     foreach: bool | None = Field(None, description="Use kernels over lists of parameters.")
     fused: bool | None = Field(None, description="Use a fused kernel; null for torch's choice.")
-    alpha: float = Field(0.99, ge=0, description="Share of the running average that is kept.")
-    dampening: float = Field(0, description="Dampening of the momentum.")
     nesterov: bool = Field(False, description="Nesterov's momentum.")
-    amsgrad: bool = Field(False, description="The variant of Reddi et al.")
-    centered: bool = Field(False, description="Divide by an estimate of the variance.")
-    decoupled_weight_decay: bool = Field(False, description="As in AdamW.")
-    maximize: bool = Field(False, description="Maximize the loss instead of minimizing it.")
     capturable: bool = Field(False, description="Allow capturing steps in a CUDA graph.")
-    # Differentiating through optimizer steps needs a custom training loop.
-    differentiable: Literal[False] = Field(False, description="Not supported by a Trainer.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         if self.capturable and run.accelerator != "cuda":
@@ -65,26 +61,14 @@ class Plateau(Config, extra="allow"):
 
     factor: float = Field(0.1, lt=1, description="What the learning rate is multiplied by.")
     patience: int = Field(10, ge=0, description="Epochs without improvement.")
-    threshold: float = Field(1e-4, description="The smallest change that is an improvement.")
-    threshold_mode: Literal["rel", "abs"] = Field(
-        "rel", description="Whether the threshold is relative or absolute."
-    )
-    cooldown: int = Field(0, ge=0, description="Epochs to wait after a reduction.")
-    min_lr: float = Field(0, description="The lower bound of the learning rate.")
-    eps: float = Field(1e-8, description="The smallest reduction.")
 
 
 class OneCycle(Config, extra="allow"):
     """Rise to the optimizer's learning rate and fall again: OneCycleLR."""
 
     pct_start: Share = Field(0.3, description="Share of the run in which it rises.")
-    anneal_strategy: Literal["cos", "linear"] = Field("cos", description="How it falls.")
-    cycle_momentum: bool = Field(True, description="Momentum falls as the learning rate rises.")
-    base_momentum: float = Field(0.85, description="The smallest momentum.")
-    max_momentum: float = Field(0.95, description="The largest momentum.")
     div_factor: float = Field(25, description="Highest learning rate divided by the first.")
     final_div_factor: float = Field(1e4, description="First learning rate divided by the last.")
-    three_phase: bool = Field(False, description="Add a phase that mirrors the rise.")
 
 
 class Cosine(Config):

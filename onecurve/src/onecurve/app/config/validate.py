@@ -5,6 +5,7 @@ validated by its constructor when it is built: nothing is imported here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pkgutil import resolve_name
@@ -150,10 +151,10 @@ def validate(
     is_training = "task" in plain or "~task" in deleted
     for line in _no_objects(plain, default) if is_training else ():
         raise UserError(line)
-    for key, node in dotted(plain):
-        if isinstance(node, dict) and "_target_" in node and (wrong := _no_target(key, node)):
-            raise UserError(wrong)
     written = dict(dotted(plain))
+    for key, value in written.items():
+        if key.endswith("._target_") and (wrong := _no_target(key, value)):
+            raise UserError(wrong)
     for key in deleted:
         # Before interpolations are resolved, because one may refer to it.
         if _is_needed(key, {"": plain, **written}, config_name):
@@ -234,53 +235,42 @@ def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
 
 
 def _no_objects(plain: dict[str, Any], default: Callable[[str], Any]) -> Iterator[str]:
-    """Errors about parts that need a class and do not name one."""
+    """Errors about parts that need a class and do not name one that can be."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
         entries = plain.get(group)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
-            if entry:
-                parts[f"{group}.{name}"] = entry
+            parts |= {f"{group}.{name}": entry} if entry else {}
     for key, node in parts.items():
         if isinstance(node, dict) and "_target_" in node:
             continue
+        group = key.partition(".")[0]
         if target := default(f"{key}._target_"):
             yield f"{key}._target_ is needed: add {key}._target_={target}"
-        elif "." not in key:
+        elif key == group:
             yield (
                 f"{key}: has no class; write `_target_: my_package.my_module.MyClass` into the "
                 f"chosen file of {key}, or add +{key}._target_=..."
             )
         else:
-            group = key.partition(".")[0]
             yield (
                 f"{key}={text(node)}: has no class; use an existing one instead, such as "
                 f"+{group}=NAME, or name its class: +{key}._target_=..."
             )
 
 
-def _no_target(key: str, node: dict[str, Any]) -> str | None:
+def _no_target(key: str, target: Any) -> str | None:
     """Why `_target_` cannot name a class or function, as far as can be told without importing."""
-    target = node["_target_"]
     if not isinstance(target, str) or "." not in target.strip("."):
         return (
-            f"{key}._target_={target}: must be the dotted name of a class or a function, such as "
-            f"{key}._target_=my_package.my_module.MyClass"
+            f"{key}={target}: must be the dotted name of a class or a function, such as "
+            f"{key}=my_package.my_module.MyClass"
         )
     top = target.partition(".")[0]
-    if "${" in target or target in TARGETS or _is_installed(top):
-        return None
-    return (
-        f"{key}._target_={target}: the package {top} is not installed; install it, or name "
-        "another class"
-    )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
+    with suppress(ImportError, ValueError):
+        if "${" in target or target in TARGETS or find_spec(top) is not None:
+            return None
+    return f"{key}={target}: the package {top} is not installed; install it, or name another class"
 
 
 def refers(value: Any) -> bool:

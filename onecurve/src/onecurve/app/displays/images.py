@@ -1,36 +1,20 @@
 """A network's inputs as images, with titles; a data module may say how it made them."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
-
-
-@runtime_checkable
-class NamesTargets(Protocol):
-    """A data module whose targets have titles although they are not classes, such as captions."""
-
-    def titles(self, targets: Tensor) -> list[str]:
-        """A line for each of the targets (N, ...)."""
-
-
-@runtime_checkable
-class Denormalizes(Protocol):
-    """A data module that can undo its normalization."""
-
-    def denormalize(self, inputs: Tensor) -> Tensor:
-        """Turn network inputs back into images (N, C, H, W) in 0..1."""
 
 
 def pictures(inputs: Tensor, data: Any) -> Tensor | None:
     """Images (N, 3, H, W) in 0..1 on the CPU, of inputs (N, C, H, W); None if they are no images.
 
-    A data module that `Denormalizes` undoes its normalization; otherwise the smallest and the
-    largest value become 0 and 1.
+    A data module with a method `denormalize(inputs)` undoes its normalization; otherwise the
+    smallest and the largest value become 0 and 1.
     """
     if inputs.ndim != 4 or not inputs.is_floating_point():
         return None
     inputs = inputs.detach().float().cpu()
-    if isinstance(data, Denormalizes):
+    if hasattr(data, "denormalize"):
         inputs = data.denormalize(inputs)
     else:
         inputs = (inputs - inputs.min()) / (inputs.max() - inputs.min()).clamp(min=1e-12)
@@ -45,9 +29,10 @@ def class_names(data: Any, count: int) -> list[str]:
 
 
 def titles(targets: Tensor, data: Any) -> list[str] | None:
-    """The titles of images with these targets: captions, or names of classes; None for others."""
-    if isinstance(data, NamesTargets):
-        return data.titles(targets)
+    """The titles of images: of the data module's `titles(targets)`, or names of classes."""
+    if hasattr(data, "titles"):
+        lines: list[str] = data.titles(targets)
+        return lines
     if targets.ndim != 1:
         return None
     labels = targets.tolist()

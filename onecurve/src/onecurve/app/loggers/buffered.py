@@ -11,7 +11,7 @@ import csv
 import io
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,15 +33,13 @@ class MetricsFile(ExperimentWriter):
     """metrics.csv: no row is lost or partial, and a resumed run continues it.
 
     Lightning's own deletes an existing file, empties it before it adds a column, and leaves a
-    partial row on a full disk. `keep` rows of an earlier file are kept (None starts a new one), and
-    those that were `waiting` are written after these.
+    partial row on a full disk. `keep` rows of an earlier file are kept; None starts a new one.
     """
 
-    def __init__(self, log_dir: str, keep: int | None = None, waiting: Sequence[Row] = ()) -> None:
+    def __init__(self, log_dir: str, keep: int | None = None) -> None:
         super().__init__(log_dir)
         self.path = Path(self.metrics_file_path)
         self.written = 0
-        self.metrics = [dict(row) for row in waiting]
         if keep is not None and self.path.is_file():
             rows, self.metrics_keys = self._read()
             self._replace(rows[:keep])
@@ -109,11 +107,10 @@ class MetricsFile(ExperimentWriter):
 class BufferedCSVLogger(CSVLogger):
     """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are buffered, and at the end.
 
-    On a full disk the rows stay buffered, and are saved in checkpoints.
+    On a full disk the rows stay buffered.
     """
 
     _keep: int | None = None
-    _waiting: Sequence[Row] = ()
     _is_full: bool = False
     _experiment: MetricsFile | None
 
@@ -127,18 +124,17 @@ class BufferedCSVLogger(CSVLogger):
     def experiment(self) -> MetricsFile:
         """The file, opened at the first access."""
         if self._experiment is None:
-            self._experiment = MetricsFile(self.log_dir, self._keep, self._waiting)
+            self._experiment = MetricsFile(self.log_dir, self._keep)
         return self._experiment
 
     def position(self) -> dict[str, Any]:
-        """The number of rows in the file, and the rows that could not be written."""
+        """The number of rows in the file."""
         self._write()
-        return {"rows": self.experiment.written, "waiting": self.experiment.metrics}
+        return {"rows": self.experiment.written}
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:
         """Truncate the file to the rows of a position."""
         self._keep = position["rows"] if position else 0
-        self._waiting = position["waiting"] if position else ()
         self._experiment = None
 
     @rank_zero_only

@@ -25,43 +25,28 @@ FIT = "fit_of_script"
 
 @dataclass
 class Results:
-    """What a run came to so far: `onecurve.app.run.script` writes it down at the end.
+    """What a run came to so far: `onecurve.app.run.script` writes it down at the end."""
 
-    Attributes:
-        metrics: The last metrics of the task by name, of all fits and tests.
-        facts: What the script recorded beside them.
-        fits: The number of fits that began.
-        seconds: How long they took.
-        samples: How many samples they trained on.
-        steps: Optimizer steps of the last one.
-        trainer: The Trainer that was used last.
-        fitted: The Trainer of the last fit.
-        end: Why the last fit ended.
-        notes: Lines below the closing table.
-        has_test: Whether the task that was trained has a `test_step`.
-    """
-
+    # The last metrics of the task by name, of all fits and tests, and what the script recorded.
     metrics: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    # The fits that began, how long they took, and the samples that they trained on.
     fits: int = 0
     seconds: float = 0.0
     samples: int = 0
+    # Of the last fit: its steps, its Trainer, why it ended, and whether its task has a test.
     steps: int = 0
-    trainer: Trainer | None = None
     fitted: Trainer | None = None
     end: EndOfTraining | None = None
-    notes: list[str] = field(default_factory=list)
     has_test: bool = False
+    trainer: Trainer | None = None  # the one that was used last
+    notes: list[str] = field(default_factory=list)  # lines below the closing table
 
 
 class Bookkeeping(Callback):
     """Validates what a fit begins with, and notes what it came to.
 
-    Args:
-        results: Of the run.
-        cfg: The configuration.
-        checkpoint: What the run resumes from, without tensors, if this Trainer is the first.
-        resume: Its path.
+    The first Trainer of a run that is resumed gets its checkpoint, without tensors.
     """
 
     def __init__(

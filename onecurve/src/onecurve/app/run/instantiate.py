@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path
 from pkgutil import iter_modules
@@ -147,9 +146,7 @@ def _resolved(key: str, target: str) -> Any:
         if hasattr(found, name):
             return getattr(found, name)
         there = dir(found)
-    # In earlier releases the rooms of the app were beside the core.
-    moved = module == "onecurve" and find_spec(f"onecurve.app.{name}") is not None
-    close = f"app.{name}" if moved else nearest(name, there)
+    close = nearest(name, there)
     meant = target.replace(f"{module}.{name}", f"{module}.{close}", 1)
     hint = f"did you mean {meant}?" if close else "name another"
     raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from omegaconf import OmegaConf
 
 from ...strategies.single import Single
 from .instantiate import Trained, load_trained
-from .predict import Predictions, add_predict_step, bare_trainer, predict_on_test_set
+from .predict import Predictions, add_predict_step, predict_on_test_set
 
 
 def load(checkpoint: str | Path, **data: Any) -> Trained:
@@ -39,7 +39,15 @@ def predicted(task: LightningModule, data: LightningDataModule) -> Any:
     predictions = Predictions()
     add_predict_step(task)
     predict_on_test_set(data)
-    trainer = bare_trainer(strategy=Single(), callbacks=[predictions])
+    trainer = Trainer(
+        devices=1,
+        strategy=Single(),
+        callbacks=[predictions],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     trainer.predict(task, datamodule=data, return_predictions=False)
     of_loaders = predictions.joined()
     return of_loaders[0] if len(of_loaders) == 1 else of_loaders

@@ -89,8 +89,7 @@ class Predictions(Callback):
 class PredictionWriter(Predictions):
     """Writes the predictions of all samples once they are made: a file for each loader.
 
-    Args:
-        run: Whose group ``predict`` says what is predicted, and where it is written.
+    The group ``predict`` says what is predicted, and where it is written.
     """
 
     def __init__(self, run: "Run") -> None:
@@ -206,16 +205,27 @@ def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
 
-def bare_trainer(**options: Any) -> Trainer:
-    """A Trainer of one process that writes and prints nothing."""
-    return Trainer(
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **options,
-    )
+def tensor_inputs(task: LightningModule, batch: Any) -> tuple[Tensor, ...]:
+    """`network_inputs`, which must be tensors with a row for each sample."""
+    inputs = network_inputs(task, batch)
+    are_tensors = all(isinstance(value, Tensor) and value.ndim for value in inputs)
+    if not inputs or not are_tensors or len({len(value) for value in inputs}) != 1:
+        raise UserError(
+            f"{type(task).__name__}: its network takes something other than tensors with a row "
+            "for each sample; return such tensors from prepare"
+        )
+    return inputs
+
+
+def first_batch(data: LightningDataModule, stage: str = "predict") -> Any:
+    """The first batch of the samples to predict, or to train on, as a step gets it on the CPU."""
+    if stage == "predict":
+        predict_on_test_set(data)
+    data.prepare_data()
+    data.setup(stage)
+    loaders = data.predict_dataloader() if stage == "predict" else data.train_dataloader()
+    batch = next(iter(loaders[0] if isinstance(loaders, list | tuple) else loaders))
+    return data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
 
 
 def predict_on_test_set(data: LightningDataModule) -> bool:
@@ -273,41 +283,33 @@ def _columns(
     predictions: Any, class_names: Sequence[str], of_files: bool
 ) -> dict[str, list[Any]] | None:
     """The columns of a table by name; None for predictions of another form."""
-    is_vector = isinstance(predictions, Tensor) and predictions.ndim == 1
-    if is_vector or _are_texts(predictions):
-        return {"prediction": _cells(predictions)}
     if isinstance(predictions, Tensor) and predictions.ndim == 2:
         count = predictions.shape[1]
         if of_files and count == len(class_names):
             best = predictions.max(dim=1)
             labels = [class_names[index] for index in best.indices.tolist()]
-            shares = [f"{share:.4f}" for share in best.values.tolist()]
-            return {"class": labels, "probability": shares}
-        if not 0 < count <= MOST_COLUMNS:
+            return {
+                "class": labels,
+                "probability": [f"{each:.4f}" for each in best.values.tolist()],
+            }
+        if count > MOST_COLUMNS:
             return None
-        numbers = [str(number) for number in range(count)]
-        names = class_names if len(set(class_names)) == count else numbers
-        return dict(zip(names, map(_cells, predictions.unbind(1)), strict=True))
-    if not isinstance(predictions, Mapping) or not predictions:
-        return None
-    columns = {str(name): value for name, value in predictions.items()}
-    one_dimension = all(
-        value.ndim == 1 if isinstance(value, Tensor) else _are_texts(value)
-        for value in columns.values()
-    )
-    if not one_dimension or len({len(value) for value in columns.values()}) != 1:
-        return None
-    return {name: _cells(value) for name, value in columns.items()}
+        names = class_names if len(set(class_names)) == count else range(count)
+        predictions = dict(zip(names, predictions.unbind(1), strict=True))
+    elif not isinstance(predictions, Mapping):
+        predictions = {"prediction": predictions}
+    columns = {str(name): _cells(value) for name, value in predictions.items()}
+    found = {name: cells for name, cells in columns.items() if cells is not None}
+    is_table = len(found) == len(columns) and len({len(cells) for cells in found.values()}) == 1
+    return found if is_table else None
 
 
-def _cells(column: Tensor | list[str]) -> list[Any]:
-    """The values of a column, with as many digits as restore the same number."""
-    if not isinstance(column, Tensor) or not column.is_floating_point():
-        return list(column) if isinstance(column, list) else column.tolist()
-    if column.dtype == torch.float64:
+def _cells(column: Any) -> list[Any] | None:
+    """The values of a column, with as many digits as restore the same number; None for others."""
+    if isinstance(column, list) and column and all(isinstance(each, str) for each in column):
+        return column
+    if not isinstance(column, Tensor) or column.ndim != 1:
+        return None
+    if not column.is_floating_point() or column.dtype == torch.float64:
         return column.tolist()
     return [f"{value:.9g}" for value in column.tolist()]
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)

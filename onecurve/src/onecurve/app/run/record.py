@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -94,7 +94,9 @@ def rejected(run_dir: Path, was_empty: bool, error: str) -> None:
         unfinished(run_dir, error=error)
         return
     shutil.rmtree(run_dir)
-    _remove_empty(run_dir.parents[:2])
+    with suppress(OSError):  # not empty
+        for folder in run_dir.parents[:2]:
+            folder.rmdir()
 
 
 def restore_overrides(locked: "LockedDirectory") -> None:
@@ -115,21 +117,18 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _remove_empty(folders: Sequence[Path]) -> None:
-    with suppress(OSError):
-        for folder in folders:
-            folder.rmdir()
-
-
 def _environment(config: dict[str, Any]) -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):  # an optional one
+            versions[name] = metadata.version(name)
     return {
         "started": time.time(),
         "command": [sys.executable, *sys.argv],
         "directory": str(invocation().directory),
         "seed": config.get("seed"),
         "git": _git_state(),
-        "versions": {"python": platform.python_version()}
-        | {name: version for name in PACKAGES if (version := _version(name))},
+        "versions": versions,
         "devices": {
             "machine": platform.platform(),
             "cores": machine.count_cores(),
@@ -138,32 +137,20 @@ def _environment(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # an optional one
-        return None
-
-
 def _git_state() -> dict[str, Any] | None:
-    commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    return {
-        "commit": commit,
-        "branch": _git("rev-parse", "--abbrev-ref", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain")),
-    }
+    def git(*words: str) -> str:
+        command = ["git", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
 
-
-def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "branch": git("rev-parse", "--abbrev-ref", "HEAD"),
+            "uncommitted_changes": bool(git("status", "--porcelain")),
+        }
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -167,11 +167,9 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
             "'optimizer.lr=tag(log, interval(1e-4, 1e-1))' (in quotes, for the shell)"
         )
     # Only a search waits for the import of Optuna.
-    from .search import grid_of, read_space, takes_grid
+    from .search import read_space
 
-    space, _ = read_space(overrides)
-    if takes_grid(config.sweep):
-        grid_of(space)
+    read_space(overrides)
     mode, search = config.mode, config.sweep
     if search.objective == config.monitor and search.direction != mode:
         raise UserError(

@@ -45,7 +45,7 @@ from .results import Objective, read_curves
 
 # Added to the callbacks of every trial of a search.
 PRUNING = {
-    "_target_": "onecurve.app.sweep.pruning.Pruning",
+    "_target_": "onecurve.app.sweep.search.Pruning",
     "_recursive_": False,
     "search": "${sweep}",
 }

@@ -5,9 +5,7 @@ today's SQLAlchemy. Nor can it do what a search must do here: resume the trials 
 interrupted, let a second process join, and end bad trials from inside training.
 """
 
-import math
 import warnings
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,9 @@ from filelock import FileLock
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
-from hydra.utils import get_class, instantiate
+from hydra.utils import instantiate
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from omegaconf import DictConfig
 from optuna.distributions import (
     BaseDistribution,
@@ -27,13 +27,12 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 
 from ...errors import UserError
+from ...launch.context import EndedEarly
 from ..command.resolvers import job_directory
 from ..run.record import quoted, read_metrics, try_lock
 from .directory import COMPLETE, STOPPED
 from .hooks import overrides_of
 from .results import DIRECTIONS, Objective, validate_objective
-
-NAME = "sweep"
 
 Space = dict[str, BaseDistribution]  # the distribution of every key that is searched
 
@@ -58,8 +57,8 @@ class Search:
         self.objective = Objective.of(self.config)
         # Two processes at once would both create the tables.
         with self._locked_study():
-            self.study = open_study(search.storage, self.objective.mode, search.pruner)
-        self.count = number_of_trials(search, self.space)
+            self.study = open_study(search)
+        self.count = int(search.trials)
         while not (self.directory / STOPPED).exists():
             batch = [trial for _ in range(search.parallel) if (trial := self._next_trial())]
             if not batch:
@@ -95,11 +94,7 @@ class Search:
         A search that was killed and resumed is therefore the same as one that was not.
         """
         search = self.config.sweep
-        arguments: dict[str, Any] = {"seed": search.seed + number}
-        if takes_grid(search):
-            # The seed decides the order of the grid, which is one for all trials.
-            arguments = {"seed": search.seed, "search_space": grid_of(self.space)}
-        self.study.sampler = instantiate(search.sampler, **arguments)
+        self.study.sampler = instantiate(search.sampler, seed=search.seed + number)
         asked = self.study.ask(fixed_distributions=self.space).number
         return self.study.get_trials(deepcopy=False)[asked]
 
@@ -135,12 +130,7 @@ class Search:
                 state = TrialState.COMPLETE
         elif status != "failed":
             return
-        try:
-            self.study.tell(trial.number, value, state)
-        except RuntimeError as failure:
-            # After its last trial a grid sampler stops Optuna's own loop, which there is none of.
-            if "Study.stop" not in str(failure):
-                raise
+        self.study.tell(trial.number, value, state)
         if status == "failed" and error.startswith(("sweep.objective=", "monitor=", "mode=")):
             raise UserError(error)
         self.locks.pop(trial.number).release()
@@ -192,56 +182,58 @@ def _number(low: Any, high: Any, step: Any, log: bool) -> BaseDistribution:
     return FloatDistribution(float(low), float(high), log=log, step=None if log else step)
 
 
-def takes_grid(search: DictConfig) -> bool:
-    """Whether the sampler enumerates all values, as Optuna's GridSampler does."""
-    return "search_space" in signature(get_class(search.sampler._target_)).parameters
-
-
-def grid_of(space: Space) -> dict[str, list[Any]]:
-    """All values of each key, for a sampler that enumerates them; an interval is rejected."""
-    values: dict[str, list[Any]] = {}
-    for key, distribution in space.items():
-        if isinstance(distribution, CategoricalDistribution):
-            values[key] = list(distribution.choices)
-        elif isinstance(distribution, IntDistribution):
-            values[key] = list(range(distribution.low, distribution.high + 1, distribution.step))
-        elif isinstance(distribution, FloatDistribution) and distribution.step:
-            count = round((distribution.high - distribution.low) / distribution.step) + 1
-            values[key] = [distribution.low + n * distribution.step for n in range(count)]
-        else:
-            raise UserError(
-                f"{key}: sweep/sampler=grid needs values, not an interval; list some, such as "
-                f"{key}=0.1,0.2, or use sweep/sampler=tpe"
-            )
-    return values
-
-
-def open_study(address: str, mode: str, pruner: DictConfig) -> optuna.Study:
-    """Load the study in a storage, or create it."""
+def open_study(search: Any) -> optuna.Study:
+    """Load the study of a search, or create it; others have time to write to its storage."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     # A trial that is resumed reports the validations since its checkpoint again.
     warnings.filterwarnings("ignore", "The reported value is ignored")
+    arguments = {"timeout": 60} if search.storage.startswith("sqlite:") else {}
+    if search.storage.startswith("sqlite:///"):
+        Path(search.storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return optuna.create_study(
-        study_name=NAME,
-        storage=storage(address),
-        direction=DIRECTIONS[mode],
-        pruner=instantiate(pruner),
+        study_name="sweep",
+        storage=optuna.storages.RDBStorage(
+            search.storage, engine_kwargs={"connect_args": arguments}
+        ),
+        direction=DIRECTIONS[search.direction],
+        pruner=instantiate(search.pruner),
         load_if_exists=True,
     )
 
 
-def storage(address: str) -> optuna.storages.RDBStorage:
-    """The storage at an address, with time for other processes to write."""
-    arguments = {"timeout": 60} if address.startswith("sqlite:") else {}
-    if address.startswith("sqlite:///"):
-        Path(address.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": arguments})
+class Pruning(Callback):
+    """Reports the objective after every validation. Rank 0 asks the pruner; all ranks end together.
 
+    An objective that a run has only at its end, such as that of the test set, is not reported.
+    """
 
-def number_of_trials(search: DictConfig, space: Space) -> int:
-    """How many trials there are in the end: `sweep.trials`, but not more than points of a grid."""
-    trials = int(search.trials)
-    if not takes_grid(search):
-        return trials
-    return min(trials, math.prod(len(values) for values in grid_of(space).values()))
+    def __init__(self, search: Any) -> None:
+        self.search = search
+        self.validations = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"validations": self.validations}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.validations = state_dict["validations"]
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
+            return
+        self.validations += 1
+        name = self.search.objective
+        if "/" not in name or name.startswith("test/"):
+            return
+        metrics = trainer.callback_metrics
+        validate_objective(name, list(metrics))
+        prune = trainer.is_global_zero and self._should_prune(float(metrics[name]))
+        if trainer.strategy.broadcast(prune):
+            raise EndedEarly("pruned")
+
+    def _should_prune(self, value: float) -> bool:
+        study = open_study(self.search)
+        frozen = study.get_trials(deepcopy=False)[self.search.trial]
+        trial = optuna.Trial(study, frozen._trial_id)
+        trial.report(value, self.validations)
+        return trial.should_prune()
