@@ -1,4 +1,4 @@
-"""Twenty edits that users make over months."""
+"""Edits that users make over months."""
 
 import re
 import shutil
@@ -21,102 +21,17 @@ def wide(inputs: int, width: int, outputs: int) -> nn.Module:
 ''',
     "configs/model/wide.yaml": """# One wide layer.
 _target_: my_project.models.wide.wide
-inputs: 64
+inputs: 1024
 width: 32
-outputs: 3
-""",
-    "src/my_project/data/noise.py": '''"""Noise in three classes."""
-
-import torch
-from lightning import LightningDataModule
-from torch.utils.data import DataLoader, TensorDataset
-
-
-class Noise(LightningDataModule):
-    """A few samples of each part."""
-
-    def __init__(self, batch_size: int = 8) -> None:
-        super().__init__()
-        self.batch_size = batch_size
-
-    def loader(self) -> DataLoader:
-        """The same for each part."""
-        samples = torch.randn(40, 64), torch.arange(40) % 3
-        return DataLoader(TensorDataset(*samples), batch_size=self.batch_size)
-
-    train_dataloader = val_dataloader = test_dataloader = loader
-''',
-    "configs/data/noise.yaml": """# Noise in three classes.
-_target_: my_project.data.noise.Noise
-batch_size: 8
-""",
-    "src/my_project/callbacks/counter.py": '''"""Counts batches."""
-
-from lightning.pytorch import Callback
-
-
-class Counter(Callback):
-    """So many batches were trained on."""
-
-    batches = 0
-
-    def on_train_batch_end(self, *arguments: object) -> None:
-        """One more."""
-        self.batches += 1
-''',
-    "configs/callbacks/counter.yaml": """# Counts batches.
-counter:
-  _target_: my_project.callbacks.counter.Counter
-""",
-    "src/my_project/tasks/plain.py": '''"""A task of one's own."""
-
-from typing import Any
-
-import torch
-from lightning import LightningModule
-from torch import nn
-
-
-class Plain(LightningModule):
-    """Cross-entropy, and nothing else."""
-
-    def __init__(self, network: nn.Module, optimizer: Any, scheduler: Any = None) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        return self.network(inputs)
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean over the batch."""
-        return nn.functional.cross_entropy(outputs, targets)
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """One batch."""
-        loss = self.loss(self(batch[0]), batch[1])
-        self.log("train/loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        """Always the same."""
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-''',
-    "configs/task/plain.yaml": """# A task of one's own.
-_target_: my_project.tasks.plain.Plain
+outputs: 10
 """,
     "configs/experiment/mine.yaml": """# @package _global_
 # All of these together.
 defaults:
-  - override /task: plain
-  - override /data: noise
   - override /model: wide
-  - override /scheduler: none
-  - override /callbacks: [counter]
-monitor: null
 test: false
 trainer:
-  limit_val_batches: 0
+  limit_train_batches: 2
   max_epochs: 1
 """,
     "tests/test_mine.py": '''"""Of my own."""

@@ -228,20 +228,8 @@ def test_the_command_refuses_with_one_line(tmp_path: Path, answer: str) -> None:
 def test_answers_typed_at_the_prompts(tmp_path: Path) -> None:
     """Cookiecutter takes typed text as it is, where it renders the text of `--no-input`."""
     description = "\\ \"both\" 'quotes' ${x} %s 👩‍🔬"
-    typed = [
-        "Ärger & Co",
-        "aerger",
-        "",
-        description,
-        'Zoë "Z" O\'Neil',
-        "",
-        "2",
-        "4",
-        "",
-        "3",
-        "3",
-        "1",
-    ]
+    typed = ["Ärger & Co", "aerger", "", description, 'Zoë "Z" O\'Neil', ""]
+    typed += ["2", "4", "", "3", "3", "1"]
     result = command(typed="\n".join(typed) + "\n", cwd=tmp_path / "here")
     assert result.returncode == 0, result.stdout + result.stderr
     project = tmp_path / "here" / "aerger"

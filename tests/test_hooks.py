@@ -16,16 +16,13 @@ def test_a_new_project_is_a_repository_without_a_commit(tmp_path: Path) -> None:
     assert not any((project / ".git" / "objects").glob("??"))
 
 
-def test_inside_a_repository_there_is_no_second_one(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    project = bake(tmp_path / "some" / "folder")
-    assert not (project / ".git").exists()
-
-
-def test_inside_a_worktree_there_is_no_second_one(tmp_path: Path) -> None:
-    (tmp_path / ".git").write_text("gitdir: elsewhere\n")
-    project = bake(tmp_path / "folder")
-    assert not (project / ".git").exists()
+@pytest.mark.parametrize("is_worktree", [False, True])
+def test_inside_a_repository_there_is_no_second_one(tmp_path: Path, is_worktree: bool) -> None:
+    if is_worktree:
+        (tmp_path / ".git").write_text("gitdir: elsewhere\n")
+    else:
+        subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert not (bake(tmp_path / "some" / "folder") / ".git").exists()
 
 
 def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,17 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import others
 import pytest
+import several_fits
+import stages
 import torch
 from conftest import Cli, one_of_a_kind
-from gpu_check.tasks import (
-    CLASSES,
-    FEATURES,
-    Task,
-    mlp,
-    samples,
-    small_tokens,
-    small_transformer,
-)
-from torch import Tensor, nn
+from gpu_check.tasks import small_tokens, small_transformer
+from zoo import data, tasks
 
 from onecurve import FSDP, Pipeline, Single, UserError, mesh, parity, torch_versions
 from onecurve.torch_versions import TABLE, too_old
@@ -57,67 +53,35 @@ def test_a_schedule_that_this_torch_lacks_is_rejected_before_anything_starts(
         Pipeline(schedule="zbv")
 
 
-class Rprop(Task):
-    def __init__(self) -> None:
-        super().__init__(mlp().network)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Rprop(self.parameters(), lr=1e-3)
-
-
-class ByHand(Task):
-    """Starts its own backward pass, with a parameter that is in none of its parts."""
-
-    def __init__(self) -> None:
-        super().__init__(mlp().network)
-        self.scale = nn.Parameter(torch.tensor(0.9))
-        self.automatic_optimization = False
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> None:  # type: ignore[override]
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(self.scale * super().training_step(batch, batch_idx))
-        optimizer.step()
-
-
-class Skipping(nn.Module):
-    """Adds to the outputs of its last layer what entered the first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.work = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.work(self.enter(inputs).tanh()) + inputs[:, :CLASSES]
-        return outputs
-
-
-def skipping() -> Task:
-    return Task(Skipping())
-
-
 def compiled(strategy: Any, backend: str) -> Any:
     strategy.compiled, strategy.compile_backend = "layer", backend
     return strategy
 
 
-Case = tuple[Callable[[], Any], Callable[[], Any]]
-CASES: dict[str, Case] = {
-    "strategy.schedule=zbv": (lambda: Pipeline(schedule="zbv"), mlp),
+# A strategy, a task and its data.
+CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]] = {
+    "strategy.schedule=zbv": (lambda: Pipeline(schedule="zbv"), tasks.Plain, data.plain),
     "strategy=pipeline whose stages pass on what has no gradient": (
         lambda: Pipeline(microbatches=2),
-        skipping,
+        partial(stages.Of, stages.UNet),
+        several_fits.data,
     ),
     "strategy.context with compile": (
         lambda: compiled(mesh(context=2), "eager"),
         small_transformer,
+        small_tokens,
     ),
     "activation_checkpointing=selective with compile in float64": (
         lambda: compiled(Single(activation_checkpointing="selective"), "inductor"),
         small_transformer,
+        small_tokens,
     ),
-    "manual_backward with sharded parameters of the task itself": (FSDP, ByHand),
-    "strategy=fsdp with Rprop": (FSDP, Rprop),
+    "manual_backward with sharded parameters of the task itself": (
+        FSDP,
+        others.ByHand,
+        others.loaders,
+    ),
+    "strategy=fsdp with Rprop": (FSDP, partial(tasks.Optimized, "Rprop"), data.plain),
 }
 
 
@@ -126,12 +90,11 @@ CASES: dict[str, Case] = {
     "feature", one_of_a_kind(TABLE, kept=["strategy.schedule=zbv", *filter(too_old, TABLE)])
 )
 def test_it_works_here_or_is_rejected(feature: str) -> None:
-    make_strategy, make_task = CASES[feature]
-    data = small_tokens if make_task is small_transformer else samples
+    make_strategy, make_task, make_data = CASES[feature]
     options: dict[str, Any] = {"steps": 4, "accelerator": "cpu"}
     if line := too_old(feature):
         with pytest.raises(UserError, match=re.escape(in_python(line))):
-            parity(make_task, data, strategy=make_strategy(), **options)
+            parity(make_task, make_data, strategy=make_strategy(), **options)
     else:
-        found = parity(make_task, data, strategy=make_strategy(), **options)
+        found = parity(make_task, make_data, strategy=make_strategy(), **options)
         assert found.equal, found.table()

@@ -15,6 +15,7 @@ from conftest import PASSED_ON, ZBV
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from several_fits import data as small_data
+from torch import nn
 from zoo import data, tasks
 
 import onecurve
@@ -362,7 +363,8 @@ OF_STEPS = {
 
 def other(task: Callable[[], LightningModule], **options: Any) -> Case:
     """A row of a task as others write it."""
-    return Case(task, others.loaders, None, **{"under": OTHERS, **options})
+    usual: dict[str, Any] = {"data": others.loaders, "validation": None, "under": OTHERS}
+    return Case(task, **{**usual, **options})
 
 
 def network(make: Callable[[], Any], **options: Any) -> Case:
@@ -382,6 +384,10 @@ BECAME = announced("became different ones on each rank")
 METHODS = {name: {"forward_methods": ["encode"]} for name in ("fsdp", "tensor")}
 FINER = {name: {"wrap": ["Sequential"]} for name in ("fsdp", "tensor")}
 OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank runs it on")}
+# What one rank alone rejects, for which the others wait.
+OF_ONE_RANK: dict[str, dict[str, Any]] = {
+    name: {"timeout_seconds": 2} for name in ("fsdp", "pipeline")
+}
 HOOKS = rejected("and 1 more have hooks (register_hook)")
 OF_OTHERS = {
     "a network that is called by its name, and no `forward`": other(
@@ -599,6 +605,53 @@ OF_OTHERS = {
     "a hook that keeps what a layer returns": other(
         others.Hooked, cells={"pipeline": rejected("hooks of its layers (register_forward_hook)")}
     ),
+    "BatchNorm, a sample of a rank": other(
+        others.Normalized,
+        data=partial(others.loaders, 3),
+        cells={"ddp": rejected("BatchNorm cannot compute statistics of one sample")},
+        under=("ddp",),
+    ),
+    "second derivatives through BatchNorm of the global batch": other(
+        others.PenalizesNormalized,
+        trainer={"sync_batchnorm": True},
+        cells={"ddp": rejected("the loss has second derivatives through BatchNorm")},
+        under=("ddp",),
+    ),
+    "PyTorch's SyncBatchNorm": other(
+        partial(others.Normalized, nn.SyncBatchNorm),
+        cells={"ddp": rejected("PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and")},
+        under=("ddp",),
+    ),
+    "`reduce` of rows": other(
+        partial(others.Gathers, others.reduced),
+        cells={"ddp": rejected("self.trainer.strategy.all_samples(tensor) gathers a row")},
+        under=("ddp",),
+    ),
+    "a loader that divides samples among ranks": Case(
+        others.LoadsItself,
+        None,
+        None,
+        cells(("ddp", "tensor"), rejected("OwnLoader yields different samples on some ranks; let")),
+        under=("ddp", "tensor"),
+    ),
+    "detect_anomaly=True": other(
+        others.Stranger,
+        trainer={"detect_anomaly": True},
+        cells={"tensor": rejected(SHARDED)},
+        under=("tensor",),
+    ),
+    "a network that one rank calls alone": other(
+        others.CallsAlone,
+        cells={"fsdp": rejected("for another rank in on_train_epoch_end (others.py:")},
+        settings=OF_ONE_RANK,
+        under=("fsdp",),
+    ),
+    "a network that ranks call unequally often": other(
+        others.CallsSometimes,
+        cells={"fsdp": rejected("a part of CallsSometimes: call it as often on all")},
+        settings=OF_ONE_RANK,
+        under=("fsdp",),
+    ),
     "torch.func": other(
         others.Mapped,
         cells={
@@ -634,8 +687,6 @@ def between(code: Callable[..., Any]) -> Case:
 
 SPLIT = dict.fromkeys(("pipeline",), GPIPE["pipeline"]) if too_old(PASSED_ON) else {}
 BY_SCHEDULES = ("pipeline",) if SPLIT else ("pipeline", *SCHEDULES)
-# What one rank alone rejects, for which the others wait.
-OF_ONE_RANK = {"pipeline": {"timeout_seconds": 2}}
 ONE_BY_ONE = BY_GPIPE["pipeline"]
 ON_A_MESH = {"pipeline x tensor": {"plan": {"*.pass_on": "colwise_gather"}}}
 OF_STAGES = {

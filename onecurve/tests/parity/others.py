@@ -40,9 +40,9 @@ class Samples(Dataset[Any]):
         return {"inputs": inputs, "labels": inputs.sin().cumsum(0)}
 
 
-def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
+def loaders(batch: int = 7) -> tuple[DataLoader[Any], DataLoader[Any]]:
     """Of batches that two ranks share unevenly in the end."""
-    return DataLoader(Samples(), batch_size=7), DataLoader(Samples(), batch_size=7)
+    return DataLoader(Samples(), batch), DataLoader(Samples(), batch)
 
 
 def pair() -> nn.Sequential:
@@ -845,6 +845,29 @@ class Prompted(Stranger):
         return self.model(batch["inputs"] + self.prompts["first"])
 
 
+class CallsAlone(Stranger):
+    def on_train_epoch_end(self) -> None:
+        if self.trainer.is_global_zero:
+            with torch.no_grad():
+                self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
+
+
+class CallsSometimes(Stranger):
+    """Unequally often on the ranks, as where it depends on what is in the samples."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        for _ in range(self.global_rank):
+            self.outputs(batch)
+        return super().training_step(batch, batch_idx)
+
+
+class PenalizesNormalized(Normalized):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs = batch["inputs"].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self(inputs).sum(), inputs, create_graph=True)
+        return slope.square().mean() + super().training_step(batch, batch_idx)
+
+
 class UsesSome(Scaled):
     """Of its parameters, from the second step on."""
 
@@ -939,6 +962,13 @@ class OwnLoader:
 
     def __iter__(self) -> Any:
         yield from self.batches
+
+
+class LoadsItself(Stranger):
+    """Makes its loader once the ranks exist."""
+
+    def train_dataloader(self) -> Any:
+        return OwnLoader(divides=True)
 
 
 def four() -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""Tasks as others write them, beside the table of tests/parity: lines of one rank, files."""
+"""Tasks as others write them, beside the table of tests/parity: lines that are said once, files."""
 
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 import warm_ranks
-from conftest import ROUNDING, Shared
+from conftest import ROUNDING
 from lightning.pytorch import LightningModule, Trainer
 from others import (
     WIDTH,
     AddsNoise,
     Centred,
-    Gathers,
     Normalized,
     OfOneProjection,
     OwnLoader,
@@ -25,7 +24,6 @@ from others import (
     Stranger,
     loaders,
     pair,
-    reduced,
 )
 from several_fits import Case, SavesAtEnd, fits, fits_in_ranks, quiet_trainer
 from torch import nn
@@ -42,29 +40,6 @@ STRATEGIES = {
 }
 
 
-class CallsAlone(Stranger):
-    def on_train_epoch_end(self) -> None:
-        if self.trainer.is_global_zero:
-            with torch.no_grad():
-                self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
-
-
-class CallsSometimes(Stranger):
-    """Unequally often on the ranks, as where it depends on what is in the samples."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        for _ in range(self.global_rank):
-            self.outputs(batch)
-        return super().training_step(batch, batch_idx)
-
-
-class PenalizesNormalized(Normalized):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        inputs = batch["inputs"].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(self(inputs).sum(), inputs, create_graph=True)
-        return slope.square().mean() + super().training_step(batch, batch_idx)
-
-
 class Drops(Stranger):
     """Its network has dropout."""
 
@@ -72,110 +47,9 @@ class Drops(Stranger):
         super().__init__(lambda: nn.Sequential(pair(), nn.Dropout(0.1)))
 
 
-class LoadsItself(Stranger):
-    """Makes its loader once the ranks exist."""
-
-    def train_dataloader(self) -> Any:
-        return OwnLoader(divides=True)
-
-
-# What one rank alone notices.
-OF_ONE_RANK = ("one sample", "alone", "sometimes")
-LINES: dict[str, Any] = {
-    "one sample": (
-        Normalized,
-        "ddp",
-        "strategy=ddp: BatchNorm cannot compute statistics of one sample",
-        {"data": partial(DataLoader, Samples(), 3)},
-    ),
-    "a sample of all ranks": (
-        Normalized,
-        "ddp",
-        "strategy=ddp: BatchNorm cannot compute statistics of one sample",
-        {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True}
-        | {"limit_train_batches": 1.0},
-    ),
-    "second derivatives": (
-        PenalizesNormalized,
-        "ddp",
-        "the loss has second derivatives through BatchNorm",
-        {"sync_batchnorm": True},
-    ),
-    "synchronized by PyTorch's own layer": (
-        partial(Normalized, nn.SyncBatchNorm),
-        "ddp",
-        "strategy=ddp: PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and",
-        {},
-    ),
-    "reduce of uneven shares": (
-        partial(Gathers, reduced),
-        "ddp",
-        "reduce: ranks pass tensors of different shapes, [4, 6, 8] and [3, 6, 8], as when "
-        "they share a batch unevenly; self.trainer.strategy.all_samples(tensor) gathers a row",
-        {"data": partial(DataLoader, Samples(), 7)},
-    ),
-    **{
-        f"divided, {name}": (
-            LoadsItself,
-            name,
-            "strategy: OwnLoader yields different samples on some ranks; let it yield the same",
-            {"data": type(None)},
-        )
-        for name in ("ddp", "tensor")
-    },
-    "anomaly": (
-        Stranger,
-        "tensor",
-        "strategy=tensor: Stranger does with sharded weights",
-        {"detect_anomaly": True},
-    ),
-    "alone": (
-        CallsAlone,
-        "fsdp",
-        "for another rank in on_train_epoch_end (test_rejected_tasks.py:",
-        {},
-    ),
-    "sometimes": (
-        CallsSometimes,
-        "fsdp",
-        "a part of CallsSometimes: call it as often on all",
-        {},
-    ),
-}
-
-
 @pytest.fixture(autouse=True)
 def _warm_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
-
-
-def case(name: str) -> Case:
-    task, strategy, _, options = LINES[name]
-    short = {"data": partial(DataLoader, Samples(), 8), "limit_train_batches": 2, **options}
-    return task, STRATEGIES[strategy](timeout_seconds=8), short
-
-
-@pytest.fixture(scope="session")
-def outcomes(shared: Shared) -> Any:
-    cases = {name: case(name) for name in LINES if name not in OF_ONE_RANK}
-    return shared("tasks of others rejected", partial(fits_in_ranks, cases))
-
-
-@pytest.mark.parametrize("name", LINES)
-def test_what_cannot_work_is_rejected_in_one_line(
-    name: str, outcomes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = outcomes.get(name)
-    if name in OF_ONE_RANK:
-        monkeypatch.undo()  # ranks that fail are not to be warm
-        task, strategy, options = case(name)
-        with pytest.raises(UserError) as refused:
-            onecurve.launch(fits, {"": (task, strategy, {**options, "is_alone": True})})
-        found = str(refused.value)
-    assert isinstance(found, str), "it was trained"
-    assert LINES[name][2] in found
-    assert "\n" not in found
-    assert "strategy=" in found
 
 
 def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str = "ddp") -> str:
@@ -208,9 +82,13 @@ def test_a_line_is_said_once() -> None:
 
 
 def test_batchnorm_on_a_single_sample_is_rejected() -> None:
+    """Of a device; and of all ranks, in the last batch of the epoch."""
+    words = "BatchNorm cannot compute statistics of one"
     one: Case = (Normalized, onecurve.DP(), {"data": partial(DataLoader, Samples(), 3)})
-    line = "strategy=dp: BatchNorm cannot compute statistics of one"
-    assert line in onecurve.launch(fits, {"": one}, devices=1)[""]
+    assert f"strategy=dp: {words}" in onecurve.launch(fits, {"": one}, devices=1)[""]
+    options = {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True}
+    found = fits_in_ranks({"": (Normalized, onecurve.DDP(timeout_seconds=8), options)})[""]
+    assert f"strategy=ddp: {words} sample" in found
 
 
 def fit_of_the_other_package(trains: str) -> None:
