@@ -51,7 +51,7 @@ SEARCH = "-m sweep=optuna optimizer.lr=tag(log,interval(1e-5,1e-1))"
 OF_HYDRA = {
     "+callbacks=ema callbacks.ema.decya=1": "callbacks.ema.decya … callbacks.ema.decay",
     "strategy=dpp": "such as strategy=ddp",
-    "callbacks=[swa, ema]": "callbacks=[swa,: cannot be parsed … if it has a space, quote it",
+    "callbacks=[swa, ema]": "callbacks=[swa,: ends at a space … shell: 'callbacks=[swa, ema]'",
     "strategy=fsdb": "strategy=fsdb … ddp, dp, fsdp, mesh, pipeline … strategy=fsdp",
     "callbacks=[chekpoint]": "callbacks=chekpoint … such as callbacks=checkpoint",
     "trainer.max_epoch=1": "did you mean trainer.max_epochs",

@@ -130,11 +130,12 @@ def _unreadable(text: str, config_name: str, arguments: list[str]) -> str | None
         return f"{word}: has no value, such as {word}={value}"
     if parsed(f"{key}=1") is None:
         return f"{word}: {key or 'nothing'} is not a valid key for Hydra; write KEY=VALUE"
-    return (
-        f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: "
-        f"{shlex.quote(override(key, value))}; if it has a space, quote it for the shell: "
-        f"'{key}=[A, B]'"
-    )
+    start = arguments.index(word)
+    for end in range(start + 2, len(arguments) + 1):
+        if parsed(whole := " ".join(arguments[start:end])) is not None:
+            return f"{word}: ends at a space; quote it for the shell: {shlex.quote(whole)}"
+    quoted = shlex.quote(override(key, value))
+    return f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: {quoted}"
 
 
 def _unknown_choice(text: str) -> str | None:
