@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 # The module of each public name.
-_HOMES = {
+HOMES = {
     "BestAndLast": "checkpoint.callback",
     "Config": "config_model",
     "DDP": "strategies.ddp",
@@ -92,9 +92,9 @@ def __getattr__(name: str) -> Any:
     if name in ("launch", "parity"):
         # A callable package, see `make_callable`.
         return import_module(f".{name}", __name__)
-    if name not in _HOMES:
+    if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(import_module(f".{HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

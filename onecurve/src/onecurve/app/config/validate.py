@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, create_model
 
+from ... import HOMES
 from ...config_model import Config, Problem, fields, text
 from ...errors import UserError
 from ..composed_run import ComposedRun
@@ -102,6 +103,8 @@ def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Con
 @cache
 def of_target(target: str) -> type[Config] | None:
     """The model of a class or a function of the library's table; None for another."""
+    public = target.removeprefix("onecurve.")
+    target = f"onecurve.{HOMES[public]}.{public}" if public in HOMES else target
     if target not in TARGETS:
         return None
     model = _model(TARGETS[target])
