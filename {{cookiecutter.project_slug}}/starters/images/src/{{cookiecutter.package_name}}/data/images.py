@@ -153,7 +153,8 @@ class ImageDataModule(LightningDataModule):
             return self._loader(2)
         files: Any = self.predicted_files
         size, workers, collate = self.batch_size, self.num_workers, self.read_images
-        return DataLoader(files, size, num_workers=workers, collate_fn=collate)
+        # By name: Lightning makes loaders of predictions again, and fails where it is by position.
+        return DataLoader(files, batch_size=size, num_workers=workers, collate_fn=collate)
 
     def _loader(self, part: int, shuffle: bool = False) -> DataLoader[Batch]:
         assert self.datasets is not None, "call setup() before asking for a loader"
