@@ -105,7 +105,7 @@ class PreparesItsOptimizer(Small):
 REFUSED: dict[Any, str] = {
     SumsUpInPlace: "on_before_optimizer_step (test_pipeline_hooks.py:",
     WithTeacher: "for an average of weights",
-    ScalesByHand: "a step of ScalesByHand uses layers, or their parameters or gradients",
+    ScalesByHand: "what passes between them, or their parameters or gradients, in another way",
 }
 
 
