@@ -270,8 +270,6 @@ def local_devices(trainer: Any, one_device: bool) -> int:
     0 means an invalid value: not auto, a number, or a list of GPU numbers.
     """
     devices = trainer.devices
-    if isinstance(devices, bool):
-        return 0
     if devices in ("auto", -1, "-1"):
         if one_device:
             return 1
@@ -280,16 +278,14 @@ def local_devices(trainer: Any, one_device: bool) -> int:
         if asked := node_around().devices:
             return asked
         return count_gpus() if accelerator(trainer, one_device) == "cuda" else 2
-    if isinstance(devices, int):
-        return devices
     if isinstance(devices, str):
         parts = [part.strip() for part in devices.split(",") if part.strip()]
-        if not parts or not all(part.isdecimal() for part in parts):
-            return 0
-        return len(parts) if "," in devices else int(devices)
+        numbers = [int(part) if part.isdecimal() else -1 for part in parts]
+        devices = numbers if "," in devices else max(0, *numbers[:1], 0)
+    if type(devices) is int:  # not `true`
+        return devices
     if not isinstance(devices, Sequence) or len(set(devices)) < len(devices):
         return 0
-    # Not `true`, which is an int.
     return len(devices) if all(type(each) is int and each >= 0 for each in devices) else 0
 
 

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,23 +129,19 @@ def compare_in_rank(comparison: Comparison) -> Parity:
 @contextmanager
 def only_the_table() -> Iterator[None]:
     """Silence what Lightning says of each of the runs, errors excepted."""
-    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
-    levels = [logger.level for logger in loggers]
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\.")
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", module=r"lightning\.")
+        for logger in (logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")):
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        yield
 
 
 def plain_trainer(devices: list[int] | int = 1) -> dict[str, Any]:
     """Options of a plain Trainer in one process, even if this process is a rank."""
-    alone = {"devices": devices, "num_nodes": 1, "plugins": [LightningEnvironment()]}
-    return {**alone, "strategy": "auto"}
+    plugins = [LightningEnvironment()]
+    return {"strategy": "auto", "devices": devices, "num_nodes": 1, "plugins": plugins}
 
 
 def short_run(steps: int, options: dict[str, Any]) -> dict[str, Any]:

@@ -77,15 +77,15 @@ def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     return run
 
 
-def _rank_variables() -> dict[str, str]:
-    names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
-    return {name: value for name, value in os.environ.items() if name.startswith(names)}
-
-
 @pytest.fixture(autouse=True)
 def _clean_after_each_run() -> Iterator[None]:
-    """Remove environment variables and process groups of a run before the next test."""
-    before = _rank_variables()
+    """A run leaves no variables of ranks to the next test, and no process group."""
+
+    def of_ranks() -> dict[str, str]:
+        names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
+        return {name: value for name, value in os.environ.items() if name.startswith(names)}
+
+    before = of_ranks()
     yield
-    assert _rank_variables() == before
+    assert of_ranks() == before
     assert not torch.distributed.is_initialized()

@@ -45,14 +45,11 @@ Cli = Callable[..., Outcome]
 
 
 def run_script(script: Path, *arguments: str) -> int:
-    """Run a script in this process and the current folder, as a shell would.
+    """Run a script in this process and the current folder, as a shell would; its exit status.
 
     A script named "onecurve" is the console script, in the project of that folder. This saves the
     start of a Python process: torch is imported once for all tests, and the ranks of a
     multi-process run are forked from one warm server.
-
-    Returns:
-        Its exit status.
     """
     typed, threads = sys.argv, torch.get_num_threads()
     handlers = logging.getLogger().handlers[:]
@@ -63,6 +60,7 @@ def run_script(script: Path, *arguments: str) -> int:
                 runpy.run_module("onecurve", run_name="__main__")
         else:
             runpy.run_path(str(script), run_name="__main__")
+        return 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     finally:
@@ -72,7 +70,6 @@ def run_script(script: Path, *arguments: str) -> int:
         logging.getLogger().handlers[:] = handlers
         torch.set_num_threads(threads)
         sys.argv = typed
-    return 0
 
 
 def run_directories(folder: Path) -> list[Path]:
