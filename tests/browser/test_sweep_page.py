@@ -160,7 +160,7 @@ def test_a_curve_of_every_job_is_drawn(page: Any) -> None:
 def test_parallel_coordinates_are_drawn(page: Any) -> None:
     assert page.locator("#parallel .scatterlayer .js-line").count() == JOBS
     text = page.locator("#parallel").inner_text()
-    for words in ("strategy", "lr", "seed", "val/acc", "single", "pipeline", "0.003", "ddp"):
+    for words in ("strategy", "lr", "seed", "val/acc", "single", "pipeline", "3e-3", "ddp"):
         assert words in text
 
 

@@ -24,9 +24,9 @@ SET = {
     "lr_finder": ("callbacks.lr_finder.steps=20",),
     "swa": ("callbacks.swa.start=0.5",),
     # A figure costs more than the run.
-    "tensorboard": ("callbacks.tensorboard.images=4", "callbacks.tensorboard.predictions=4"),
+    "tensorboard": ("callbacks.tensorboard.images=4",),
     "throughput": ("callbacks.throughput.every_n_steps=2",),
-    "wandb": ("callbacks.wandb.images=4", "callbacks.wandb.predictions=4"),
+    "wandb": ("callbacks.wandb.images=4",),
 }
 WITHOUT: dict[str, list[float]] = {}
 
