@@ -57,7 +57,7 @@ HOMES = {
     "read_checkpoint": "checkpoint.format",
     "seeded": "batch.seeded",
 }
-__all__ = ["launch", "parity", *_HOMES]
+__all__ = ["launch", "parity", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
