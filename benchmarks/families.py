@@ -3,7 +3,7 @@
 Networks of transformers, torch.nn, torchvision and timm, tiny and random, in tasks as strangers
 write them: ``self.model(**batch).loss``, or a loss of ``self.model(inputs)``.
 
-    python benchmarks/families.py [--as-is] [--rows WORD ...] [--columns WORD ...]
+    python benchmarks/families.py [--rows WORD ...] [--columns WORD ...]
 
 A cell is the largest relative difference that `onecurve.parity` finds beside a plain Trainer, over
 six steps in float64 with an uneven last batch: of losses, gradient norms, logged values, weights,
@@ -11,8 +11,8 @@ and a resume in the middle. A second table has the bytes of parameters that a ra
 of one process. Of rows and columns those are taken whose names have one of the words in them.
 
 transformers computes some norms and the loss over tokens in float32 whatever the precision, where
-nothing below its rounding can be seen: here they are computed in float64. With --as-is they are
-not, and the limit is that rounding. Needs transformers and timm, which the library does not.
+nothing below its rounding can be seen: here they are computed in float64. Needs transformers and
+timm, which the library does not.
 
 Exit status 1 if a cell is above its limit, or rejected.
 """
@@ -22,7 +22,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -49,7 +49,7 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"{error.name} is missing: type .venv/bin/uv pip install transformers timm")
 
-LIMIT, LIMIT_AS_IS = 1e-11, 1e-4
+LIMIT = 1e-11
 STEPS, BATCH = 6, 8
 
 
@@ -123,7 +123,7 @@ class Cell(NamedTuple):
     rejection: str = ""
 
 
-def cell(row: str, column: str, as_is: bool) -> Cell:
+def cell(row: str, column: str) -> Cell:
     """One rank's part."""
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -141,11 +141,10 @@ def cell(row: str, column: str, as_is: bool) -> Cell:
         return tuple(DataLoader(samples(), BATCH) for _ in range(2))  # type: ignore[arg-type]
 
     options = {"accelerator": "cpu", "devices": COLUMNS[column].ranks, "callbacks": [Held()]}
-    limit = LIMIT_AS_IS if as_is else LIMIT
     try:
-        with nullcontext() if as_is else in_float64():
+        with in_float64():
             found = compare_in_rank(
-                Comparison(make_task, make_data, strategy, options, STEPS, limit, seed=0)
+                Comparison(make_task, make_data, strategy, options, STEPS, LIMIT, seed=0)
             )
     except onecurve.UserError as error:
         return Cell(rejection=str(error))
@@ -163,9 +162,9 @@ def chosen(names: Iterable[str], words: list[str]) -> list[str]:
     return [name for name in names if not words or any(word in name for word in words)]
 
 
-def found_in(row: str, column: str, as_is: bool) -> Cell:
+def found_in(row: str, column: str) -> Cell:
     """A cell, measured in ranks that stay from one to the next."""
-    arguments, ranks = (row, column, as_is), COLUMNS[column].ranks
+    arguments, ranks = (row, column), COLUMNS[column].ranks
     try:
         found: Cell = warm_ranks.run("families.cell", arguments, processes=ranks)
     except onecurve.UserError as error:  # of one rank alone
@@ -178,7 +177,6 @@ def found_in(row: str, column: str, as_is: bool) -> Cell:
 def main() -> int:
     """Print both tables, and below them each line of rejection and each table of differences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--as-is", action="store_true", help="leave transformers' float32 as it is")
     parser.add_argument("--rows", nargs="+", default=[], metavar="WORD", help="networks")
     parser.add_argument("--columns", nargs="+", default=[], metavar="WORD", help="strategies")
     asked = parser.parse_args()
@@ -188,7 +186,7 @@ def main() -> int:
     for column, row in product(columns, rows):
         if column in BY_SCHEDULE and not ROWS[row].is_sequence:
             continue
-        found[row, column] = made = found_in(row, column, asked.as_is)
+        found[row, column] = made = found_in(row, column)
         print(f"{row}, {column}: {made}", file=sys.stderr, flush=True)
     print(_table(rows, columns, found, _shown))
     print("\nBytes of parameters on the rank with the most, by those of one process:\n")

@@ -50,12 +50,10 @@ class OfTransformers(Trained):
         loss: Tensor = self.model(**batch).loss
         return loss
 
-    def weight(self, batch: dict[str, Tensor]) -> Tensor | int:
-        """What that loss is a mean over: labels that are not ignored, or samples."""
-        labels, network = batch["labels"], type(self.model).__name__
-        # Of a next token the first label is none.
-        first = int(network.endswith(("CausalLM", "LMHeadModel")))
-        return (labels[:, first:] != -100).sum() if labels.ndim > 1 else len(labels)
+    def weight(self, batch: dict[str, Tensor]) -> Tensor:
+        """What that loss is a mean over; the first label of a next token is none."""
+        first = type(self.model).__name__.endswith(("CausalLM", "LMHeadModel"))
+        return (batch["labels"][..., int(first) :] != -100).sum()
 
 
 class Classifies(Trained):

@@ -9,8 +9,10 @@ from baking import LIBRARY, TEMPLATE, bake, checked, scripts_in
 
 PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
 # Most of the commands, which show what the tests of the library try, too.
-MORE = ("callbacks", "recipes", "strategies", "sweeps", "fsdp", "pipeline", "tensor", "mesh")
-MORE += ("your_module",)
+MORE = (
+    *("callbacks", "recipes", "strategies", "sweeps", "your_module"),
+    *("fsdp", "pipeline", "tensor", "mesh"),
+)
 LONG = pytest.mark.long
 
 
