@@ -164,14 +164,13 @@ def chosen(names: Iterable[str], words: list[str]) -> list[str]:
 
 def found_in(row: str, column: str) -> Cell:
     """A cell, measured in ranks that stay from one to the next."""
-    arguments, ranks = (row, column), COLUMNS[column].ranks
+    ranks = COLUMNS[column].ranks
     try:
-        found: Cell = warm_ranks.run("families.cell", arguments, processes=ranks)
+        return warm_ranks.run("families.cell", (row, column), processes=ranks)  # type: ignore[no-any-return]
     except onecurve.UserError as error:  # of one rank alone
         return Cell(rejection=str(error))
     except onecurve.RankFailed as error:
         return Cell(table=f"failed: {error}")
-    return found
 
 
 def main() -> int:

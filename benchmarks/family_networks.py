@@ -1,7 +1,4 @@
-"""Networks that people bring, tiny and random, and tasks as strangers write them around one.
-
-Of transformers, torch.nn, torchvision and timm: for `families.py`.
-"""
+"""Networks for `families.py`, tiny and random, and tasks as strangers write them around one."""
 
 from collections.abc import Callable
 from functools import partial
