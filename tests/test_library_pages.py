@@ -9,8 +9,8 @@ from baking import LIBRARY, TEMPLATE, bake, checked, scripts_in
 
 PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
 # Most of the commands, which show what the tests of the library try, too.
-MORE = ("callbacks", "recipes", "strategies", "sweeps", "fsdp", "pipeline", "tensor", "mesh")
-MORE += ("your_module",)
+AXES = ("fsdp", "pipeline", "tensor", "mesh")
+MORE = ("callbacks", "recipes", "strategies", "sweeps", "your_module", *AXES)
 LONG = pytest.mark.long
 
 
