@@ -9,10 +9,8 @@ from baking import LIBRARY, TEMPLATE, bake, checked, scripts_in
 
 PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
 # Most of the commands, which show what the tests of the library try, too.
-MORE = (
-    *("callbacks", "recipes", "strategies", "sweeps", "your_module"),
-    *("fsdp", "pipeline", "tensor", "mesh"),
-)
+AXES = ("fsdp", "pipeline", "tensor", "mesh")
+MORE = ("callbacks", "recipes", "strategies", "sweeps", "your_module", *AXES)
 LONG = pytest.mark.long
 
 

@@ -46,6 +46,9 @@ NOT_OF_THE_PROJECT = (
 )
 """How paths of files begin that are installed, of this library, or no files."""
 
+FRAME_IN_TEXT = re.compile(r'^  File "(.+)", line \d+, in .*\n(?:    .*\n)*', re.MULTILINE)
+"""A frame of a traceback that is the message of an error."""
+
 LONGEST_MESSAGE = 4000  # the error of a loader's worker, which holds its traceback, is shorter
 REFUSED = 2  # the exit status after a UserError; Hydra's own errors end with 1
 
@@ -131,8 +134,9 @@ def _frames(error: BaseException) -> Iterator[TracebackType]:
 def show_frames_of_the_project(error: BaseException) -> None:
     """Leave an error's traceback the frames of the project's own code; without one, the last frame.
 
-    Around and between them are those of Hydra, Lightning, PyTorch and this library. A message with
-    a whole tensor in it, as Lightning's about `self.log`, is shortened.
+    Around and between them are those of Hydra, Lightning, PyTorch and this library; they go from
+    the traceback in the message of a loader's worker, too. A message with a whole tensor in it, as
+    Lightning's about `self.log`, is shortened.
     """
     for each in chain(error):
         frames = of_the_project(each) or [*_frames(each)][-1:]
@@ -140,8 +144,14 @@ def show_frames_of_the_project(error: BaseException) -> None:
             if outer is not None:
                 outer.tb_next = inner
         each.__traceback__ = frames[0] if frames else None
-        if [type(part) for part in each.args] == [str] and len(each.args[0]) > LONGEST_MESSAGE:
-            each.args = (f"{each.args[0][:400]} … {each.args[0][-200:]}",)
+        if [type(part) for part in each.args] == [str]:
+            text = FRAME_IN_TEXT.sub(_if_of_the_project, each.args[0])
+            cut = len(text) > LONGEST_MESSAGE
+            each.args = (f"{text[:400]} … {text[-200:]}" if cut else text,)
+
+
+def _if_of_the_project(frame: re.Match[str]) -> str:
+    return "" if frame[1].startswith(NOT_OF_THE_PROJECT) else frame[0]
 
 
 def interrupted(error: BaseException | None) -> bool:

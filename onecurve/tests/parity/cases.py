@@ -782,7 +782,7 @@ OF_STAGES = {
     "the same, manual optimization": staged(stages.ChangesByHand),
     "gradients that are scaled by their norm by hand": staged(
         stages.ScalesByHand,
-        rejected("a step of ScalesByHand uses layers, or their parameters or gradients"),
+        rejected("what passes between them, or their parameters or gradients, in another way"),
     ),
     "gradients that are added up in place": staged(
         stages.SumsUpInPlace, rejected("on_before_optimizer_step (stages.py:")
