@@ -43,7 +43,7 @@ def has_the_library(site: Path) -> None:
     reference = (site / "api.html").read_text()
     named = re.findall(r'id="onecurve\.(?:launch\.in_ranks\.|parity\.runs\.)?(\w+)"', reference)
     source = (LIBRARY / "src/onecurve/__init__.py").read_text()
-    public = re.findall(r'^    "(\w+)": "[\w.]+",$', source, re.MULTILINE)
+    public = re.findall(r'^    "(\w+)",$', source, re.MULTILINE)
     assert len(public) >= 18
     assert set(public) <= set(named)
     for strategy in STRATEGIES:

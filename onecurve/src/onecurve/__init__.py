@@ -11,29 +11,52 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .averaging.ema import ExponentialMovingAverage as ExponentialMovingAverage
-    from .averaging.swa import StochasticWeightAveraging as StochasticWeightAveraging
-    from .batch.seeded import seeded as seeded
-    from .checkpoint.callback import BestAndLast as BestAndLast
-    from .checkpoint.format import read_checkpoint as read_checkpoint
-    from .checkpoint.storage import LocalFiles as LocalFiles
-    from .checkpoint.storage import ShardedFolders as ShardedFolders
-    from .chunked_loss import chunked_cross_entropy as chunked_cross_entropy
-    from .config_model import Config as Config
-    from .errors import UserError as UserError
-    from .launch.context import RankFailed as RankFailed
-    from .launch.in_ranks import launch as launch
-    from .parity.runs import parity as parity
-    from .strategies.context_parallel import positions as positions
-    from .strategies.ddp import DDP as DDP
-    from .strategies.dp import DP as DP
-    from .strategies.fsdp.strategy import FSDP as FSDP
-    from .strategies.mesh.strategy import mesh as mesh
-    from .strategies.pipeline.strategy import Pipeline as Pipeline
-    from .strategies.single import Single as Single
-    from .strategies.tensor.strategy import Tensor as Tensor
+    from .averaging.ema import ExponentialMovingAverage
+    from .averaging.swa import StochasticWeightAveraging
+    from .batch.seeded import seeded
+    from .checkpoint.callback import BestAndLast
+    from .checkpoint.format import read_checkpoint
+    from .checkpoint.storage import LocalFiles, ShardedFolders
+    from .chunked_loss import chunked_cross_entropy
+    from .config_model import Config
+    from .errors import UserError
+    from .launch.context import RankFailed
+    from .launch.in_ranks import launch
+    from .parity.runs import parity
+    from .strategies.context_parallel import positions
+    from .strategies.ddp import DDP
+    from .strategies.dp import DP
+    from .strategies.fsdp.strategy import FSDP
+    from .strategies.mesh.strategy import mesh
+    from .strategies.pipeline.strategy import Pipeline
+    from .strategies.single import Single
+    from .strategies.tensor.strategy import Tensor
 
     __version__: str
+
+__all__ = [
+    "DDP",
+    "DP",
+    "FSDP",
+    "BestAndLast",
+    "Config",
+    "ExponentialMovingAverage",
+    "LocalFiles",
+    "Pipeline",
+    "RankFailed",
+    "ShardedFolders",
+    "Single",
+    "StochasticWeightAveraging",
+    "Tensor",
+    "UserError",
+    "chunked_cross_entropy",
+    "launch",
+    "mesh",
+    "parity",
+    "positions",
+    "read_checkpoint",
+    "seeded",
+]
 
 # The module of each public name.
 HOMES = {
@@ -57,7 +80,6 @@ HOMES = {
     "read_checkpoint": "checkpoint.format",
     "seeded": "batch.seeded",
 }
-__all__ = ["launch", "parity", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
