@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import yaml
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
@@ -272,15 +273,15 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     def _write_hparams(self) -> None:
         """Show the overrides; TensorBoard adds the last value of each metric that is named."""
-        is_run = (Path(self.save_dir) / "config.yaml").is_file()
-        if self._wants_hparams and self._names and is_run:
+        config = Path(self.save_dir) / "config.yaml"
+        if self._wants_hparams and self._names and config.is_file():
             from torch.utils.tensorboard.summary import hparams
 
-            typed, names = (
-                overrides_of(Path(self.save_dir)),
-                dict.fromkeys(sorted(self._names), 0.0),
-            )
-            summaries = hparams(typed, names)  # type: ignore[no-untyped-call]
+            names = set(self._names)
+            if yaml.safe_load(config.read_text()).get("test"):  # once, and the test comes later
+                names |= {f"test{name[3:]}" for name in names if name.startswith("val")}
+            metrics = dict.fromkeys(sorted(names), 0.0)
+            summaries = hparams(overrides_of(config.parent), metrics)  # type: ignore[no-untyped-call]
             self.show(lambda writer: [*map(cast(Any, writer).file_writer.add_summary, summaries)])
             self._wants_hparams = False
 

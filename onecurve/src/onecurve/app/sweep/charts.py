@@ -11,6 +11,7 @@ from .results import LOSS, SweepResults, as_number, label, short_keys, shown
 
 LEGEND_LETTERS = 60  # of a job's overrides in a legend
 AXIS_LETTERS = 24  # of a text on an axis
+LINE_OF_TEXT = 0.07  # of the height of the chart
 LOGARITHMIC = 10.0  # ratio of the largest and the smallest number from which on an axis is such
 
 
@@ -68,11 +69,21 @@ def _parallel(sweep: SweepResults) -> go.Figure:
         )
     for place, name in enumerate(axes):
         ticks = dict(zip(heights[name], axes[name], strict=True))
-        # Of many only the ends: their texts would cover one another.
-        ends = ticks if len(ticks) <= 8 else [min(ticks), max(ticks)]
-        for height in ends:
-            text = escape(shown(ticks[height], AXIS_LETTERS))
-            figure.add_annotation(x=place, y=height, text=text, showarrow=False, xanchor="left")
+        # Both ends, and what is between them as far as texts do not cover one another.
+        labelled = {min(ticks), max(ticks)}
+        for height in ticks if len(ticks) <= 8 else ():
+            if all(abs(height - other) > LINE_OF_TEXT for other in labelled):
+                labelled.add(height)
+        for height in labelled:
+            figure.add_annotation(
+                text=escape(shown(ticks[height], AXIS_LETTERS)),
+                x=place,
+                y=height,
+                xanchor="left",
+                xshift=8,
+                bgcolor="rgba(255, 255, 255, 0.8)",
+                showarrow=False,
+            )
     names = [escape(shown(name, AXIS_LETTERS)) for name in axes]
     figure.update_xaxes(tickvals=list(range(len(axes))), ticktext=names)
     figure.update_yaxes(visible=False)
