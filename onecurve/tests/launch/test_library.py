@@ -212,14 +212,14 @@ if __name__ == "__main__":
 
 def test_a_call_outside_of_main_is_rejected(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
-    script.write_text(SLEEPS.replace('if __name__ == "__main__":', "if True:"))
+    script.write_text(SLEEPS.replace('if __name__ == "__main__":', "if True:  # __name__"))
     command = Command(tmp_path, str(script))
     _, err = command.communicate()
     assert command.returncode
     assert err.count("Traceback") == 1, err
     assert err.splitlines()[-1] == (
-        "onecurve.errors.UserError: unguarded.py: starts ranks, each of which imports this script; "
-        'call onecurve.launch beneath if __name__ == "__main__":'
+        "onecurve.errors.UserError: unguarded.py, line 15: starts ranks, each of which imports "
+        'this script; write it beneath if __name__ == "__main__":'
     )
     assert nothing_stays_of(command.pid)
 

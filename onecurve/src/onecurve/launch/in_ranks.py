@@ -1,9 +1,11 @@
 """`onecurve.launch`: runs a function of a script in several ranks on this machine."""
 
+import ast
 import os
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,8 +61,9 @@ def launch(
                 if refusal := user_error_behind(error):
                     raise refusal from None
                 raise
-    _reject_what_ranks_cannot_import(function, arguments)
+    _reject_without_guard()
     machine.reject_missing_interface()
+    _reject_unpicklable(function, arguments)
     warm_up()
     from .agent import start_ranks
     from .worker import RankOptions
@@ -76,20 +79,29 @@ def launch(
     return result
 
 
-def _reject_what_ranks_cannot_import(function: Callable[..., Any], arguments: Any) -> None:
+def _reject_without_guard() -> None:
+    """Reject a call that each rank would come to again, as it imports the script."""
+    main = sys.modules["__main__"]
+    for frame, line in traceback.walk_stack(None):
+        code, file = frame.f_code, Path(frame.f_code.co_filename)
+        if frame.f_globals is vars(main) and code.co_name == "<module>" and file.is_file():
+            # A package's __main__.py is not imported by ranks.
+            for part in ast.parse(file.read_bytes()).body if file.name != "__main__.py" else ():
+                is_guard = isinstance(part, ast.If) and "__name__" in ast.unparse(part.test)
+                if part.lineno <= line <= (part.end_lineno or line) and not is_guard:
+                    raise UserError(
+                        f"{file.name}, line {line}: starts ranks, each of which imports this "
+                        'script; write it beneath if __name__ == "__main__":'
+                    )
+
+
+def _reject_unpicklable(function: Callable[..., Any], arguments: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is None and getattr(function, "__module__", "") == "__main__":
+    main = sys.modules["__main__"]
+    if getattr(function, "__module__", "") == "__main__" and not hasattr(main, "__file__"):
         raise UserError(
             f"onecurve.launch: {name} is not defined in a file, from which ranks could import it; "
             "put it into a script or a module"
-        )
-    # A package's __main__.py is not imported by ranks.
-    file = Path(script or "__main__.py")
-    if file.suffix == ".py" and file.name != "__main__.py" and "__name__" not in file.read_text():
-        raise UserError(
-            f"{file.name}: starts ranks, each of which imports this script; call onecurve.launch "
-            'beneath if __name__ == "__main__":'
         )
     try:
         pickle.dumps((function, arguments))
