@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import yaml
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
 from ...errors import say
-from .run_directory import overrides_of, title_of
+from .run_directory import config_of, overrides_of, title_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -273,15 +272,17 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     def _write_hparams(self) -> None:
         """Show the overrides; TensorBoard adds the last value of each metric that is named."""
-        config = Path(self.save_dir) / "config.yaml"
-        if self._wants_hparams and self._names and config.is_file():
+        if not self._wants_hparams or not self._names:
+            return
+        run_dir = Path(self.save_dir)
+        if config := config_of(run_dir):
             from torch.utils.tensorboard.summary import hparams
 
             names = set(self._names)
-            if yaml.safe_load(config.read_text()).get("test"):  # once, and the test comes later
+            if config.get("test"):  # once, and the test comes later
                 names |= {f"test{name[3:]}" for name in names if name.startswith("val")}
             metrics = dict.fromkeys(sorted(names), 0.0)
-            summaries = hparams(overrides_of(config.parent), metrics)  # type: ignore[no-untyped-call]
+            summaries = hparams(overrides_of(run_dir, config), metrics)  # type: ignore[no-untyped-call]
             self.show(lambda writer: [*map(cast(Any, writer).file_writer.add_summary, summaries)])
             self._wants_hparams = False
 

@@ -17,9 +17,14 @@ def typed_in(run_dir: Path) -> list[str]:
     return (yaml.safe_load(file.read_text()) or []) if file.is_file() else []
 
 
-def overrides_of(run_dir: Path) -> dict[str, Any]:
+def config_of(run_dir: Path) -> dict[str, Any] | None:
+    """The configuration of a run; None outside of a run directory."""
+    file = run_dir / "config.yaml"
+    return yaml.safe_load(file.read_text()) if file.is_file() else None
+
+
+def overrides_of(run_dir: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The overrides of the command line by key; strategy and seed are always among them."""
-    config = yaml.safe_load((run_dir / "config.yaml").read_text())
     values: dict[str, Any] = {"strategy": config["strategy"]["name"], "seed": config["seed"]}
     for override in typed_in(run_dir):
         key, _, value = override.lstrip("+").partition("=")
@@ -35,9 +40,9 @@ def overrides_of(run_dir: Path) -> dict[str, Any]:
 
 def title_of(run_dir: Path) -> str:
     """A folder's name that shows the strategy and the overrides; "" outside of a run directory."""
-    if not (run_dir / "config.yaml").is_file():
+    if (config := config_of(run_dir)) is None:
         return ""
-    values = overrides_of(run_dir).items()
+    values = overrides_of(run_dir, config).items()
     words = ",".join(f"{key}={value}" for key, value in values if key not in LEFT_OUT)
     return re.sub(r"[^\w.,=+@~-]+", "_", words).strip("_")[:LONGEST_NAME].rstrip("-.,")
 
