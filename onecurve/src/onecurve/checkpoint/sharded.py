@@ -68,12 +68,16 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             process_group=group,
             no_dist=group is None,
         )
+        # By each rank: another node's network disk may show old sizes for a while.
+        sizes = {each.name: each.stat().st_size for each in folder.glob(f"__{rank}_*")}
         state = {key: rest[key] for key in SHARDED if key in rest}
-        for theirs in _on_first_rank(state, group)[1:]:
+        for of_other, theirs in _on_first_rank((sizes, state), group)[1:]:
+            sizes |= of_other
             _merge(rest, theirs)
         if rank == 0:
             write_checkpoint(rest, folder / REST)
-            write_index(folder, {each.name: each.stat().st_size for each in folder.iterdir()})
+            sizes |= {name: (folder / name).stat().st_size for name in (REST, ".metadata")}
+            write_index(folder, sizes)
             put_in_place(folder, path)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
