@@ -198,7 +198,7 @@ def predicted(devices: int) -> tuple[Any, list[Any]]:
     writer = Written()
     trainer = quiet_trainer(onecurve.DDP(), devices, callbacks=[writer])
     own = trainer.predict(Predicts(), DataLoader(range(11), batch_size=5))  # type: ignore[arg-type]
-    return trainer.strategy.of_all_samples([own, writer.seen])  # type: ignore[attr-defined, no-any-return]
+    return trainer.strategy.gather_from_replicas([own, writer.seen])  # type: ignore[attr-defined, no-any-return]
 
 
 def test_each_rank_predicts_its_own_and_its_writers_know_which() -> None:

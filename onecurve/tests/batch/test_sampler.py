@@ -78,7 +78,7 @@ def seen(loader: DataLoader[Any], ranks: int) -> list[list[int]]:
                 share = part.share(number)
                 assert len(samples) == max(share.size, 1)
                 own.append(samples[: share.size].tolist())
-                with part.stream.own(Draws.STEP, epoch, number):
+                with part.stream.of_rank(Draws.STEP, epoch, number):
                     torch.rand(rank)  # a step draws other numbers on every rank
         of_ranks.append(own)
     return [list(chain(*shares)) for shares in zip(*of_ranks, strict=True)]

@@ -61,10 +61,10 @@ def outcome(column: str, row: str) -> Outcome:
             kind, text = ("rejected", str(line)) if line else ("failed", traceback.format_exc())
     warm_ranks.end_groups()
     lines = [line for line in said.getvalue().splitlines() if line.startswith("strategy=")]
-    return of_all_ranks(f"{column}, {row}", Outcome(kind, text, "\n".join(lines)))
+    return gather_from_ranks(f"{column}, {row}", Outcome(kind, text, "\n".join(lines)))
 
 
-def of_all_ranks(cell: str, mine: Outcome) -> Outcome:
+def gather_from_ranks(cell: str, mine: Outcome) -> Outcome:
     """What came of a cell, once all ranks have ended it: the first line, if some rejected it.
 
     The groups of a rank that rejects it alone are gone, so that the others, which wait, fail.

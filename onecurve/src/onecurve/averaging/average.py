@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from ..checkpoint.lazy_tensors import model_state_here
 from ..compat.of_torch import tree_map_only
 from ..strategies.callback_api import CallbackAPI
-from ..strategies.fsdp.state import cut_like
+from ..strategies.fsdp.state import shard_like
 
 
 class RunningAverage:
@@ -82,7 +82,11 @@ class RunningAverage:
         strategy = cast(CallbackAPI, trainer.strategy)
         if not strategy.reduce_boolean_decision(bool(self.tensors), all=False):
             return dict(state)
-        full = self.tensors if strategy.keeps_shards else dict(strategy.each_whole(self.tensors))
+        full = (
+            self.tensors
+            if strategy.keeps_shards
+            else dict(strategy.iter_full_tensors(self.tensors))
+        )
         # Tied parameters have several names.
         first: dict[Tensor, str] = {}
         named = trainer.lightning_module.named_parameters(remove_duplicate=False)
@@ -94,7 +98,7 @@ class RunningAverage:
         own = held(module)
         here = model_state_here(gathered, own)
         self.tensors = {
-            name: _copied(cut_like(here.get(name, value), value), value)
+            name: _copied(shard_like(here.get(name, value), value), value)
             for name, value in own.items()
         }
         self.count = count

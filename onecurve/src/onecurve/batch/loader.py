@@ -30,7 +30,7 @@ from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
 from ..compat.of_torch import iterator_of
 from ..errors import UserError, say
 from .random import Draws, RankStream
-from .share import Proxy, ResumedSampler, SharedLoader, cut_rows, part_of
+from .share import Proxy, ResumedSampler, SharedLoader, rows_of_rank, slice_of_rank
 from .stream import END, StreamLoader, fingerprint
 
 
@@ -118,7 +118,7 @@ class RankLoader(SharedLoader):
         if loader.num_workers and self.num_replicas > 1:
             # Draw the common seed as a plain loader does, then seed this rank's workers by its own.
             draw_base_seed(loader)
-            with self.stream.own(Draws.WORKERS, self._epoch, self.number):
+            with self.stream.of_rank(Draws.WORKERS, self._epoch, self.number):
                 source.generator = torch.Generator().manual_seed(torch.initial_seed())
         if loader.persistent_workers:
             self._kept = source
@@ -128,7 +128,7 @@ class RankLoader(SharedLoader):
         here = self.loader.num_workers == 0
         for number in count(start):
             place = self._epoch, number, self.number
-            with self.stream.own(Draws.FETCH, *place) if here else nullcontext():
+            with self.stream.of_rank(Draws.FETCH, *place) if here else nullcontext():
                 batch = next(batches, END)
             if batch is END:
                 self._ended_at = number
@@ -138,7 +138,7 @@ class RankLoader(SharedLoader):
     def _rows(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         name = type(self.loader.dataset).__name__
         for number, batch in enumerate(batches, start):
-            rows, self._totals[number] = cut_rows(batch, self.rank, self.num_replicas, name)
+            rows, self._totals[number] = rows_of_rank(batch, self.rank, self.num_replicas, name)
             yield rows
 
 
@@ -175,7 +175,7 @@ class RankIndices(CommonSampler):
         for number, batch in enumerate(super().__iter__(), self.start):
             indices: list[Any] = list(batch)
             loader._totals[number] = len(indices)
-            yield indices[part_of(len(indices), loader.rank, loader.num_replicas)]
+            yield indices[slice_of_rank(len(indices), loader.rank, loader.num_replicas)]
 
 
 class SeenIndices(IndexBatchSamplerWrapper):

@@ -130,14 +130,14 @@ class RankStream:
 
     Attributes:
         rank: This rank's number among the ranks that draw different numbers.
-        apart: What this rank draws from its own stream; everything else comes from the common one.
-            Stages of one pipeline, for example, read and augment samples identically.
+        independent: What this rank draws from its own stream; everything else comes from the
+            common one. Stages of one pipeline, for example, read and augment samples identically.
         seed: The seed of the ranks' own streams in this fit or evaluation.
     """
 
-    def __init__(self, rank: int, apart: Container[Draws] = tuple(Draws)) -> None:
+    def __init__(self, rank: int, independent: Container[Draws] = tuple(Draws)) -> None:
         self.rank = rank
-        self.apart = apart
+        self.independent = independent
         self.seed = 0
         self._common: State | None = None
 
@@ -146,9 +146,9 @@ class RankStream:
         self.seed = crc32(torch.default_generator.get_state().numpy().tobytes())
 
     @contextmanager
-    def own(self, what: Draws, *place: int) -> Iterator[None]:
+    def of_rank(self, what: Draws, *place: int) -> Iterator[None]:
         """Draw from this rank's own stream, seeded by a position in the run, within the context."""
-        if what not in self.apart:
+        if what not in self.independent:
             yield
             return
         self._common = get_state()
@@ -161,7 +161,7 @@ class RankStream:
 
     @contextmanager
     def common(self) -> Iterator[None]:
-        """Draw from the common stream within the context, even inside `own`."""
+        """Draw from the common stream within the context, even inside `of_rank`."""
         if self._common is None:
             yield
             return

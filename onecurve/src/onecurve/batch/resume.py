@@ -38,14 +38,14 @@ from ..compat.of_lightning import (
 from ..compat.of_results import the_rest_logged
 from ..compat.patches import replaced
 from ..errors import UserError
+from .epoch_sums import epoch_sums, freeze_alike, frozen_parts, restore_sums
 from .loader import generators_of
 from .position import BATCHES, KEY, Position, counted, position_in, reached
 from .random import RankStream, State, from_tensors, set_state, to_tensors
+from .replay import WAY_OUT, StartedLoader, replay_trained
 from .seeded import set_epoch
 from .share import SharedLoader
-from .so_far import freeze_alike, frozen_parts, so_far, take_up
 from .stream import StreamLoader, is_stateful
-from .walk import WAY_OUT, Begun, pass_over
 
 
 class TrainingEpochs:
@@ -155,7 +155,7 @@ class TrainingEpochs:
         forget_states_of_loaders(self.trainer)
         if is_stateful(loader):
             self._put(loader)
-        return Begun(loader)
+        return StartedLoader(loader)
 
     def _begin(self, loaders: list[Any], epoch: int) -> None:
         """Begin an epoch of loaders whose iterators are made next."""
@@ -200,7 +200,7 @@ class TrainingEpochs:
         if "monitored" in self._entries:
             resume_plateaus(self.trainer, **self._entries["monitored"])
         if "so_far" in self._entries and position.batches:
-            self._say(take_up(self.trainer, self._entries["so_far"]))
+            self._say(restore_sums(self.trainer, self._entries["so_far"]))
         if position.epoch or position.batches:
             lasting = [each for each in self._loaders if getattr(each, "persistent_workers", False)]
             self._seeded = [getattr(each, "loader", each) for each in lasting]
@@ -233,7 +233,7 @@ class TrainingEpochs:
         self._begin(loaders, position.epoch)
         self._first = from_tensors(rng["first"]) if "first" in rng else None
         self.samples = position.samples
-        combined.flattened = pass_over(combined, position, self._first, self._say)
+        combined.flattened = replay_trained(combined, position, self._first, self._say)
         iter(data_fetcher)
         combined.flattened = loaders
         if "now" in rng:
@@ -303,7 +303,7 @@ class TrainingEpochs:
             "monitored": monitored(trainer),
         }
         if batches:
-            entries["so_far"] = so_far(trainer)
+            entries["so_far"] = epoch_sums(trainer)
             if self._iterator is not None and self._first is not None:
                 rng["iterator"] = {**to_tensors(self._iterator), "generators": before}
                 rng["first"] = {**to_tensors(self._first), "generators": []}
@@ -327,7 +327,7 @@ def _without_a_seed(loaders: list[DataLoader[Any]]) -> Iterator[None]:
 
 def _made(loaders: list[Any]) -> list[Any]:
     """The loaders behind placeholders."""
-    return [each.loader if isinstance(each, Begun) else each for each in loaders]
+    return [each.loader if isinstance(each, StartedLoader) else each for each in loaders]
 
 
 def _set(states: dict[str, Any], loaders: list[Any]) -> None:

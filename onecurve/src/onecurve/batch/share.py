@@ -74,7 +74,7 @@ def share_of(total: int, rank: int, num_replicas: int) -> Share:
     return Share(start, start + quotient + (rank < remainder), total)
 
 
-def part_of(total: int, rank: int, num_replicas: int) -> slice:
+def slice_of_rank(total: int, rank: int, num_replicas: int) -> slice:
     """The samples of a batch that a rank computes with.
 
     A rank with an empty share joins the step with the last sample, which has no weight.
@@ -83,7 +83,7 @@ def part_of(total: int, rank: int, num_replicas: int) -> slice:
     return slice(start, stop) if stop > start else slice(total - 1, total)
 
 
-def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, int]:
+def rows_of_rank(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, int]:
     """Take a rank's rows of a batch that the data set `name` yields as such (``batch_size=None``).
 
     Returns:
@@ -100,7 +100,7 @@ def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, 
             "can share only if they contain only tensors with equally many rows; let it "
             "yield samples: DataLoader(stream, batch_size=..., collate_fn=...)"
         )
-    part = part_of(size[0], rank, num_replicas)
+    part = slice_of_rank(size[0], rank, num_replicas)
     return tree_map(lambda rows: rows[part], batch), size[0]
 
 

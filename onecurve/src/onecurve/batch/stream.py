@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from ..compat.of_torch import iterator_of, set_iterator, tree_leaves
 from .random import from_tensors, get_state, set_state, to_tensors
-from .share import SharedLoader, cut_rows, part_of
+from .share import SharedLoader, rows_of_rank, slice_of_rank
 
 END = object()
 
@@ -121,7 +121,7 @@ class StreamLoader(SharedLoader):
             batch, total, number = read
         else:
             name = type(self.dataset).__name__
-            batch, total = cut_rows(read, self.rank, self.num_replicas, name)
+            batch, total = rows_of_rank(read, self.rank, self.num_replicas, name)
             number = fingerprint(read) if is_first else 0
         if is_first:
             self.fingerprint = number
@@ -179,7 +179,7 @@ class CollateShare:
     def __call__(self, samples: list[Any]) -> tuple[Any, int, int]:
         """The share, the number of samples in the global batch, and the batch's fingerprint."""
         is_first, self._is_first = self._is_first, False
-        part = part_of(len(samples), self.rank, self.num_replicas)
+        part = slice_of_rank(len(samples), self.rank, self.num_replicas)
         return self.collate(samples[part]), len(samples), fingerprint(samples) if is_first else 0
 
 

@@ -67,7 +67,7 @@ class NanGuard(Callback):
             return
         trainer.save_checkpoint(self.checkpoint, weights_only=True)
         where = self._find(pl_module, strategy) or "the loss, not the network"
-        shares = strategy.of_all_samples(tree_map_only(Tensor, torch.Tensor.cpu, self._batch))
+        shares = strategy.gather_from_replicas(tree_map_only(Tensor, torch.Tensor.cpu, self._batch))
         if trainer.is_global_zero:
             torch.save({"step": steps_done(trainer), "batch": shares}, self.file)
         raise UserError(
@@ -95,7 +95,7 @@ class NanGuard(Callback):
                     hook = layer.register_forward_hook(partial(check, position, name))
                     hooks.callback(hook.remove)
             strategy.forward_only(self._batch)
-        everywhere = strategy.of_all_ranks(sorted(findings)[:1])
+        everywhere = strategy.gather_from_ranks(sorted(findings)[:1])
         first = min((each for rank in everywhere for each in rank), default=None)
         return first[2] if first else None
 

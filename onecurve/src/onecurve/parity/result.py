@@ -58,8 +58,8 @@ def row_of_resume(whole: "Watch", resumed: "Watch", tolerance: float) -> Row:
         before = [point for point in whole.curves[name] if point[0] == after]
         rest = [point for point in whole.curves[name] if point[0] > after]
         rows.append(_of_curves(name, before[max(0, len(before) - due) :] + rest, again, tolerance))
-    apart = [row for row in rows if row.step is not None]
-    first = min(apart, key=lambda row: (row.step, row.quantity != LOSS), default=Row("", 0, 0))
+    differing = [row for row in rows if row.step is not None]
+    first = min(differing, key=lambda row: (row.step, row.quantity != LOSS), default=Row("", 0, 0))
     absolute, relative = max(row.absolute for row in rows), max(row.relative for row in rows)
     what = f"{first.quantity} {first.what}".strip()
     return Row(f"resumed after step {after}", absolute, relative, first.step, what)
@@ -68,11 +68,11 @@ def row_of_resume(whole: "Watch", resumed: "Watch", tolerance: float) -> Row:
 def points(plain: Curve, other: Curve) -> Iterator[tuple[int, float, float]]:
     """Step, absolute and relative difference of each pair of values; infinite if one is missing."""
     for (step, one), (_, two) in zip(plain, other, strict=False):
-        apart = 0.0 if one == two or (math.isnan(one) and math.isnan(two)) else abs(one - two)
-        apart = apart if math.isfinite(apart) else math.inf
-        scaled = 0 < apart < math.inf
-        relative = apart / max(abs(one), abs(two), ROUNDED) if scaled else apart
-        yield step, apart, relative
+        difference = 0.0 if one == two or (math.isnan(one) and math.isnan(two)) else abs(one - two)
+        difference = difference if math.isfinite(difference) else math.inf
+        scaled = 0 < difference < math.inf
+        relative = difference / max(abs(one), abs(two), ROUNDED) if scaled else difference
+        yield step, difference, relative
     for step, _ in max(plain, other, key=len)[min(len(plain), len(other)) :]:
         yield step, math.inf, math.inf
 
@@ -94,14 +94,14 @@ def _of_weights(
     if unlike := plain.keys() ^ other.keys():
         return Row(name, math.inf, math.inf, step, f"only one of them has {min(unlike)}")
     sizes = {key: tensor.double().nan_to_num(0, 0, 0).norm() for key, tensor in plain.items()}
-    apart = distances(plain, other)
-    if not apart:
+    differences = distances(plain, other)
+    if not differences:
         return Row(name, 0.0, 0.0)
-    size, absolute = (float(torch.stack([*each.values()]).norm()) for each in (sizes, apart))
+    size, absolute = (float(torch.stack([*each.values()]).norm()) for each in (sizes, differences))
     relative = absolute / size if size else absolute
     if relative <= tolerance:
         return Row(name, absolute, relative)
-    most = max(apart, key=lambda key: float(apart[key]))
+    most = max(differences, key=lambda key: float(differences[key]))
     return Row(name, absolute, relative, step, f"most of all {most}")
 
 
@@ -111,8 +111,8 @@ def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, T
     for key, tensor in plain.items():
         one, two = tensor.double(), other[key].double()
         same = (one == two) | (one.isnan() & two.isnan())
-        apart = (one - two).masked_fill(same, 0.0)
-        found[key] = apart.nan_to_num(math.inf, math.inf, math.inf).norm()
+        difference = (one - two).masked_fill(same, 0.0)
+        found[key] = difference.nan_to_num(math.inf, math.inf, math.inf).norm()
     return found
 
 
@@ -197,8 +197,8 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
     rates = [step for step, _, far in points(plain.rates, other.rates) if far > TOLERANCE]
     largest = max(row.relative for row in rows if not row.quantity.startswith("resumed"))
     is_only_logged = not of_run.keys() & {LOSS, GRADIENT, END}
-    most_apart = _most_apart(plain, other)
-    in_buffer = most_apart not in plain.parameters
+    most_different = _most_different(plain, other)
+    in_buffer = most_different not in plain.parameters
     is_coarse = other.is_coarse and _is_rounding(
         plain, other, in_buffer, SEVEN_DIGITS, SEVEN_DIGITS
     )
@@ -236,7 +236,7 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
             + sharded
             + [MEAN] * bool(sharded and other.shares > 1),
         ),
-        (not of_run.keys() & {LOSS, GRADIENT} and most_apart in one, [KEPT]),
+        (not of_run.keys() & {LOSS, GRADIENT} and most_different in one, [KEPT]),
         (of_run.get(LOSS) == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
         (of_run.get(GRADIENT) == begins != of_run.get(LOSS), [GRADIENTS]),
     ]
@@ -261,10 +261,10 @@ def _is_rounding(
     return any(far > 0 for far in losses + norms) and (grows or not in_buffer)
 
 
-def _most_apart(plain: "Watch", other: "Watch") -> str:
+def _most_different(plain: "Watch", other: "Watch") -> str:
     """The name of what differs most of all at the end."""
-    apart = distances(plain.end, other.end) if plain.end.keys() == other.end.keys() else {}
-    return max(apart, key=lambda key: float(apart[key]), default="")
+    differences = distances(plain.end, other.end) if plain.end.keys() == other.end.keys() else {}
+    return max(differences, key=lambda key: float(differences[key]), default="")
 
 
 @dataclass(repr=False)

@@ -350,7 +350,7 @@ def _drifts(trainer: Trainer, task: nn.Module, are_new: bool) -> bool:
         for tensor in kind(recurse=False)
         if tensor.is_floating_point() and not isinstance(tensor, DTensor) and not tensor.is_meta
     ]
-    numbers = trainer.strategy.of_all_samples(fingerprint(alike))  # type: ignore[attr-defined]
+    numbers = trainer.strategy.gather_from_replicas(fingerprint(alike))  # type: ignore[attr-defined]
     return len(set(numbers)) > 1
 
 

@@ -154,7 +154,7 @@ class _Normalize(torch.autograd.Function):
                 slope = slope * inverse
                 shift = shift - slope * mean
                 through = torch.addcmul(
-                    _beside(input, shift), input.to(mean.dtype), _beside(input, slope)
+                    _per_channel(input, shift), input.to(mean.dtype), _per_channel(input, slope)
                 )
                 of_input = through.add_(of_input).to(input.dtype)
         made = of_weight.to(weight.dtype) if needed[1] else None
@@ -175,5 +175,5 @@ def _over_ranks(
     return mean, (squares + counts * (means - mean).square()).sum(0) / total, total
 
 
-def _beside(input: Tensor, of_channels: Tensor) -> Tensor:
+def _per_channel(input: Tensor, of_channels: Tensor) -> Tensor:
     return of_channels.view(-1, *[1] * (input.ndim - 2))

@@ -37,9 +37,9 @@ from .clip import global_norm
 from .collectives import gather_uneven, reject_unlike, shapes_of_all
 from .context_parallel import positions
 from .drift import Drift
-from .fsdp.state import cut_optimizer_state, load_full_state
+from .fsdp.state import load_full_state, shard_optimizer_state
 from .full_parameters import full_parameters
-from .mesh.ranks import Ranks, each_rank_has
+from .mesh.ranks import Ranks, gather_objects
 from .mesh.sizes import Sizes
 from .parallelism import Applied, Parallelism, State
 from .prepare import example_of
@@ -164,12 +164,12 @@ class CallbackAPI(Strategy):
         """Wrap a loader so that it yields this rank's share."""
         return loader
 
-    def of_all_samples(self, value: Any) -> list[Any]:
+    def gather_from_replicas(self, value: Any) -> list[Any]:
         """Gather a value from every rank that sees different samples, in the order of the batch.
 
         The value must be picklable, with tensors on the CPU, as for the next two methods.
         """
-        return each_rank_has(value, self.samples_group)
+        return gather_objects(value, self.samples_group)
 
     def all_samples(self, tensor: Tensor) -> Tensor:
         """Gather rows of all ranks in the order of the global batch; differentiable.
@@ -213,15 +213,15 @@ class CallbackAPI(Strategy):
         with self.precision_plugin.forward_context():
             self._holds_state.forward(self._connected_module, inputs)
 
-    def of_all_parts(self, value: Any) -> list[Any]:
+    def gather_from_stages(self, value: Any) -> list[Any]:
         """Gather a value from the ranks that hold parts of one network, in the order of layers."""
-        return [value] if self.parts_group is None else each_rank_has(value, self.parts_group)
+        return [value] if self.parts_group is None else gather_objects(value, self.parts_group)
 
-    def of_all_ranks(self, value: Any) -> list[Any]:
+    def gather_from_ranks(self, value: Any) -> list[Any]:
         """Gather a value from every rank."""
-        return each_rank_has(value, None)
+        return gather_objects(value, None)
 
-    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def iter_full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor unsharded on rank 0, one after the other; nothing on the others.
 
         All ranks must exhaust the iterator.
@@ -230,7 +230,7 @@ class CallbackAPI(Strategy):
             tensors: This rank's shards of parameters, or of their gradients, by parameter name.
         """
         if self.parallelisms:
-            yield from self._state.each_full(self._connected_module, tensors)
+            yield from self._state.iter_full_tensors(self._connected_module, tensors)
         elif self.is_global_zero:
             yield from tensors.items()
 
@@ -374,7 +374,7 @@ class CallbackAPI(Strategy):
             super().load_optimizer_state_dict({"optimizer_states": states})
             return
         for optimizer, state in zip(self.optimizers, states, strict=False):
-            optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
+            optimizer.load_state_dict(shard_optimizer_state(state, optimizer))
 
     @property
     def _holds_state(self) -> Applied:

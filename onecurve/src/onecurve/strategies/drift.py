@@ -61,8 +61,8 @@ class Drift:
         sums = torch.stack([_sums_here(each).to(self._device) for each in named.values()])
         extremes = torch.stack([sums, -sums]).nan_to_num(0.0, 0.0, 0.0)
         dist.all_reduce(extremes, dist.ReduceOp.MAX, self._group)
-        apart = (extremes[0] + extremes[1]).amax(1) > 1e-12 * extremes.abs().amax((0, 2))
-        differ = [name for name, is_apart in zip(named, apart.tolist(), strict=True) if is_apart]
+        drifted = (extremes[0] + extremes[1]).amax(1) > 1e-12 * extremes.abs().amax((0, 2))
+        differ = [name for name, is_one in zip(named, drifted.tolist(), strict=True) if is_one]
         differ = [name for name in differ if name not in self._reported]
         self._reported.update(differ)
         return differ

@@ -13,7 +13,7 @@ from ..batch.random import Draws, RankStream, are_equal, get_state
 from ..batch.share import Share, SharedLoader, uneven_shares
 from ..errors import UserError, say, some_of
 from .batchnorm import report_statistics_of_shares
-from .mesh.ranks import Ranks, each_rank_has
+from .mesh.ranks import Ranks, gather_objects
 from .weight import ignores_labels, weighs
 
 DROPOUT = (
@@ -46,7 +46,7 @@ class FirstStep:
         self._looks_for_uneven = self._size > 1 and not weighs(task)
         self._looks_for_ignored = self._size > 1 and not weighs(task)
         self._layer_sync, self._looks_for_statistics = layer_sync, ranks is not None
-        self._looks_for_draws = ranks is not None and Draws.STEP in stream.apart
+        self._looks_for_draws = ranks is not None and Draws.STEP in stream.independent
 
     def _say(self, line: str) -> None:
         if self._task.trainer.is_global_zero:
@@ -69,7 +69,7 @@ class FirstStep:
         kind = type(loader.loader).__name__
         if is_shared:
             kind = f"the loader of {type(loader.dataset).__name__}"
-        if len(set(each_rank_has(loader.fingerprint, None))) > 1:
+        if len(set(gather_objects(loader.fingerprint, None))) > 1:
             raise UserError(
                 f"strategy: {kind} yields different samples on some ranks; let it yield the "
                 "same ones on every rank, without a sampler or shards for each, because the "

@@ -32,7 +32,7 @@ from ..compat.of_torch import (
 from ..compat.patches import replaced
 from ..errors import UserError
 from .fsdp.sharding import reshard
-from .fsdp.state import cut_like
+from .fsdp.state import shard_like
 from .mesh.ranks import Ranks
 
 
@@ -66,7 +66,7 @@ def full_parameters(
             with torch.no_grad():
                 for holder, name, tensor in parts:
                     if not tensor.is_meta:
-                        now = cut_like(holder[name].detach(), tensor)
+                        now = shard_like(holder[name].detach(), tensor)
                         local_shard(tensor).copy_(local_shard(now))
         finally:
             for holder, name, tensor in parts:
@@ -115,7 +115,7 @@ def stay_usable(task: LightningModule, strategy: str) -> None:
         reshard(task)
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
             if (key := f"{prefix}{name}") in state:
-                state[key] = cut_like(state[key], tensor)
+                state[key] = shard_like(state[key], tensor)
 
     def called(part: nn.Module, _: Any) -> None:
         trainer = task._trainer
@@ -191,14 +191,14 @@ def _assign(parameter: Any, value: Tensor) -> None:
     if (value.shape, value.dtype) != (parameter.shape, parameter.dtype):
         Tensor.data.__set__(parameter, value)  # type: ignore[attr-defined]
     else:
-        _data(parameter).copy_(cut_like(value, parameter))
+        _data(parameter).copy_(shard_like(value, parameter))
 
 
 def _draw(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     """Draw for the full tensor, on every rank the same, and keep this rank's shard."""
     shard = args[0]
     args, options = tree_map_only(DTensor, DTensor.full_tensor, (args, options))
-    drawn: Tensor = cut_like(operator(*args, **options), shard)
+    drawn: Tensor = shard_like(operator(*args, **options), shard)
     if not is_in_place(operator):
         return drawn
     local_shard(shard).copy_(local_shard(drawn))

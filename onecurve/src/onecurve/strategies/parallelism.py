@@ -55,7 +55,7 @@ class State:
         state: dict[str, Any] = optimizer.state_dict()
         return state
 
-    def each_full(
+    def iter_full_tensors(
         self, task: LightningModule, tensors: Mapping[str, Tensor]
     ) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor unsharded on rank 0, one after the other; nothing on the others."""

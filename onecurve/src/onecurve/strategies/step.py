@@ -100,7 +100,7 @@ def run_step(steps: "Steps", name: str, *args: Any) -> Any:
         if name != "predict_step" and steps.log.is_installed:
             around.enter_context(steps.log.step(context))
         if steps.ranks is not None:
-            around.enter_context(steps.stream.own(Draws.STEP, *context.batch.position))
+            around.enter_context(steps.stream.of_rank(Draws.STEP, *context.batch.position))
             if name == "training_step":
                 around.enter_context(steps.first.training(batch))
         return step()
@@ -212,7 +212,7 @@ class Steps:
         self.batches.moves(trainer, dataloader_idx)
         if self.ranks is None:
             return nullcontext()
-        return self.stream.own(Draws.BATCH, *self.batches.position(trainer))
+        return self.stream.of_rank(Draws.BATCH, *self.batches.position(trainer))
 
     # Steps
 

@@ -26,12 +26,12 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
-from ..batch.so_far import NEUTRAL
+from ..batch.epoch_sums import NEUTRAL
 from ..compat.of_lightning import callbacks_of, ends_batch
 from ..compat.of_torch import defaults_of, reductions_of, state_kept
 from ..compat.patches import replaced
 from ..errors import UserError, say, some_of
-from .mesh.ranks import Ranks, each_rank_has
+from .mesh.ranks import Ranks, gather_objects
 
 if TYPE_CHECKING:
     from .step import StepContext
@@ -163,7 +163,7 @@ class StepLog:
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self._group)
         if extremes[0] == -extremes[1]:
             return
-        of_ranks = each_rank_has(names, self._group)
+        of_ranks = gather_objects(names, self._group)
         everywhere = set.intersection(*map(set, of_ranks))
         some = sorted(set().union(*of_ranks) - everywhere) or ["in another order or number"]
         raise UserError(

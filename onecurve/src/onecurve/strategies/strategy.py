@@ -36,7 +36,7 @@ from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
 from .drift import drift_of
-from .fsdp.state import replacements_noted, take_shards
+from .fsdp.state import replacements_noted, swap_sharded_parameters
 from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .mesh.ranks import laid_out, stream_of
 from .options import StrategyOptions
@@ -224,7 +224,7 @@ class OneCurve(CallbackAPI):
         if trainer.is_global_zero:
             report_no_optimizer(self._connected_module, self.optimizers)
         for optimizer in self.optimizers:
-            take_shards(optimizer, self.name)
+            swap_sharded_parameters(optimizer, self.name)
         for axis in self.applied:
             axis.optimizers(self.optimizers)
 

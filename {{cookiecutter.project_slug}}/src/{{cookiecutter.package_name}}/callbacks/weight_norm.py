@@ -27,7 +27,7 @@ class WeightNorm(Callback):
         strategy: Any = trainer.strategy
         norms: dict[str, torch.Tensor] = {}
         # The first rank gets each parameter unsharded, the others nothing, under any strategy.
-        for name, weight in strategy.each_whole(dict(pl_module.named_parameters())):
+        for name, weight in strategy.iter_full_tensors(dict(pl_module.named_parameters())):
             norms[f"norm/{name}"] = weight.norm().cpu()
         if norms:
             norms["norm/all"] = torch.stack(list(norms.values())).norm()

@@ -73,7 +73,7 @@ class Displays(Callback):
         """Show the images of a run's first batch as the network sees them."""
         if self._is_on and self._images and not steps_done(trainer):
             strategy: Any = trainer.strategy
-            shares = strategy.of_all_samples(_first_images(batch, self._images))
+            shares = strategy.gather_from_replicas(_first_images(batch, self._images))
             if self._writer:
                 _show_images(self._writer, trainer, shares, self._images)
         self._images = 0
@@ -134,7 +134,7 @@ class Displays(Callback):
 
     def _show_confusion(self, trainer: Trainer) -> None:
         confusion, self._confusion = self._confusion, None
-        counts = confusion.of_all_ranks(trainer.strategy) if confusion else None
+        counts = confusion.gather_from_ranks(trainer.strategy) if confusion else None
         if self._writer and counts is not None:
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             figure = confusion_matrix(counts, class_names(data, len(counts)))
@@ -171,7 +171,7 @@ def _show_histograms(writer: Any, trainer: Trainer) -> None:
         "gradients": {name: each.grad for name, each in named if each.grad is not None},
     }
     for kind, tensors in kinds.items():
-        for name, tensor in strategy.each_whole(tensors):
+        for name, tensor in strategy.iter_full_tensors(tensors):
             if writer:
                 writer.histogram(f"{kind}/{name}", tensor.float().cpu(), steps_done(trainer))
 

@@ -41,7 +41,7 @@ class Confusion:
         self._metric.update(outputs, pair[1])
         return True
 
-    def of_all_ranks(self, strategy: Any) -> Tensor | None:
+    def gather_from_ranks(self, strategy: Any) -> Tensor | None:
         """Counts (C, C) by truth and prediction, on the CPU; None if there are none.
 
         All ranks call this.

@@ -73,9 +73,9 @@ class Predictions(Callback):
         for loader, mine in enumerate(self.batches):
             together: list[Any] = []
             # Batch by batch: only rank 0 has to hold all of them.
-            for index in range(max(strategy.of_all_samples(len(mine)))):
+            for index in range(max(strategy.gather_from_replicas(len(mine)))):
                 share = mine[index] if index < len(mine) else None
-                shares = strategy.of_all_samples(share)
+                shares = strategy.gather_from_replicas(share)
                 if trainer.is_global_zero:
                     together += shares
             self.batches[loader] = together

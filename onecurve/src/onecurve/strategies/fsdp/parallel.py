@@ -209,7 +209,7 @@ class Shards(State):
     def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
         return self._gathered(optimizer.state_dict())
 
-    def each_full(
+    def iter_full_tensors(
         self, task: LightningModule, tensors: Mapping[str, Tensor]
     ) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in tensors.items():

@@ -43,7 +43,7 @@ def gather(state: Any, keep: bool) -> Any:
     return gathered if keep else {}
 
 
-def cut_like(full: Any, like: Any) -> Any:
+def shard_like(full: Any, like: Any) -> Any:
     """Shard a tensor that every rank has in full like another one, without communication.
 
     Anything else, even a DTensor, is returned as it is; so is the tensor if `like` is not sharded.
@@ -61,11 +61,11 @@ def load_full_state(module: nn.Module, state: Mapping[str, Any], strict: bool) -
     own = module.state_dict()
     here = model_state_here(state, own)
     module.load_state_dict(
-        {name: cut_like(value, own.get(name)) for name, value in here.items()}, strict=strict
+        {name: shard_like(value, own.get(name)) for name, value in here.items()}, strict=strict
     )
 
 
-def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+def shard_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     """Shard the ``state_dict()`` that the same optimizer has with unsharded parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     shards = {
@@ -76,29 +76,29 @@ def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[
     return {**state, "state": shards}
 
 
-NOW = "_in_its_place_now"
+REPLACED_BY = "_in_its_place_now"
 """An attribute of a parameter: the one that has replaced it in its module."""
 
 
 @contextmanager
 def replacements_noted(module: nn.Module) -> Iterator[None]:
-    """Note what replaces a module's parameters in the context, for `take_shards`."""
+    """Note what replaces a module's parameters in the context, for `swap_sharded_parameters`."""
     # Weak, so that the memory of the full parameters can be freed.
     names = WeakTensorKeyDictionary({each: name for name, each in module.named_parameters()})
     yield
     for parameter, name in names.items():  # type: ignore[no-untyped-call]
         if (now := module.get_parameter(name)) is not parameter:
-            vars(parameter)[NOW] = now
+            vars(parameter)[REPLACED_BY] = now
 
 
-def take_shards(optimizer: Optimizer, strategy: str) -> None:
+def swap_sharded_parameters(optimizer: Optimizer, strategy: str) -> None:
     """Let an optimizer that was made before the fit update the parameters of today."""
     has_state = bool(optimizer.state)
     for group in optimizer.param_groups:
         for place, parameter in enumerate(group["params"]):
             now = parameter
-            while NOW in vars(now):
-                now = vars(now)[NOW]
+            while REPLACED_BY in vars(now):
+                now = vars(now)[REPLACED_BY]
             if now is parameter:
                 continue
             if has_state and parameter.is_meta and not now.is_meta:
@@ -116,7 +116,7 @@ def take_shards(optimizer: Optimizer, strategy: str) -> None:
 def _cut_entry(entry: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
     return {
-        key: cut_like(value, parameter)
+        key: shard_like(value, parameter)
         if isinstance(value, Tensor) and value.shape == parameter.shape
         else value
         for key, value in entry.items()
@@ -221,5 +221,5 @@ class KeptChanges:
 def _put_back(full: Tensor, shard: DTensor) -> None:
     """Copy changed elements only: the gathered parameter may be rounded to a lower precision."""
     kept = shard.to_local()
-    now = cut_like(full.detach(), shard).to_local().to(kept.device)
+    now = shard_like(full.detach(), shard).to_local().to(kept.device)
     kept.copy_(torch.where(now == kept.to(now.dtype), kept, now.to(kept.dtype)))

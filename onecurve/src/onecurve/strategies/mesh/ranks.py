@@ -86,7 +86,7 @@ class Ranks:
         return self.coordinates.replicate * self.sizes.shard + self.coordinates.shard
 
     @property
-    def draw_apart(self) -> bool:
+    def draw_independently(self) -> bool:
         """Whether ranks draw different numbers in their steps.
 
         Stages, and ranks with different positions of a sequence, draw for their own part.
@@ -118,13 +118,13 @@ class Ranks:
 
 def stream_of(ranks: Ranks | None) -> RankStream:
     """This rank's streams of random numbers."""
-    if ranks is None or not ranks.draw_apart:
-        return RankStream(0, apart=())
-    apart = tuple(Draws) if ranks.sizes.data_parallel > 1 else (Draws.STEP,)
-    return RankStream(ranks.data_parallel_rank, apart)
+    if ranks is None or not ranks.draw_independently:
+        return RankStream(0, independent=())
+    independent = tuple(Draws) if ranks.sizes.data_parallel > 1 else (Draws.STEP,)
+    return RankStream(ranks.data_parallel_rank, independent)
 
 
-def each_rank_has(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     """Gather a picklable value from each rank of a group (None: all), in rank order."""
     if not (dist.is_available() and dist.is_initialized()):
         return [value]

@@ -116,7 +116,7 @@ class PipelineParallel(Parallelism, State):
     runner: Runner
     _cpu_group: dist.ProcessGroup | None = None
     # Parameters that are in no layer.
-    _beside: Sequence[Tensor] = ()
+    _unstaged: Sequence[Tensor] = ()
     # What other ranks hold, and gradients without numbers.
     _remote: Mapping[RemoteParameter, Tensor]
 
@@ -149,7 +149,7 @@ class PipelineParallel(Parallelism, State):
     def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
         """Keep this rank's layers, and make a module of each stage."""
         apply_plan(self.planned, parts, setting.precision)
-        self._beside = [p for name, p in task.named_parameters() if self._owner(name) is None]
+        self._unstaged = [p for name, p in task.named_parameters() if self._owner(name) is None]
         remote = [each for each in task.parameters() if isinstance(each, RemoteParameter)]
         self._remote = {each: torch.empty_like(each) for each in remote}
         return Applied(
@@ -223,7 +223,7 @@ class PipelineParallel(Parallelism, State):
 
     def _report(self, task: LightningModule, inputs: Tensors) -> None:
         strategy: Any = task.trainer.strategy
-        of_parts = strategy.of_all_parts(self.runner.changed_buffers())
+        of_parts = strategy.gather_from_stages(self.runner.changed_buffers())
         if self.ranks.rank != 0:
             return
         for stages in self.stages:
@@ -251,7 +251,7 @@ class PipelineParallel(Parallelism, State):
             return
         if self.ranks.sizes.data_parallel > 1:
             # FSDP2 has averaged those of stages that it shards.
-            full = list(self._beside)
+            full = list(self._unstaged)
             for stages in self.stages:
                 full += [] if self.ranks.sizes.shares_layers else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
@@ -262,7 +262,7 @@ class PipelineParallel(Parallelism, State):
         """Parameters that are in no layer are counted by the first rank of a pipeline."""
         if self.ranks.coordinates.pipeline == 0:
             return parameters
-        beside = set(map(id, self._beside))
+        beside = set(map(id, self._unstaged))
         return [parameter for parameter in parameters if id(parameter) not in beside]
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
@@ -316,7 +316,7 @@ class PipelineParallel(Parallelism, State):
         names = {number: name_of[parameter] for number, parameter in enumerate(parameters)}
         return {**state, "state": self._collect(state["state"], names)}
 
-    def each_full(
+    def iter_full_tensors(
         self, task: LightningModule, tensors: Mapping[str, Tensor]
     ) -> Iterator[tuple[str, Tensor]]:
         for name, _ in task.named_parameters():

@@ -37,7 +37,7 @@ from ...compat.of_torch import (
 )
 from ...compat.patches import replaced
 from ...errors import UserError, say
-from ..mesh.ranks import each_rank_has
+from ..mesh.ranks import gather_objects
 
 # What PyTorch says of a tensor without data: also if it is assigned to `data` of another, or given
 # to autograd.grad; and of a copy of a module that calls the stages.
@@ -122,7 +122,7 @@ def restore(task: nn.Module, device: torch.device) -> None:
         return
     tensors = {**dict(task.named_parameters()), **dict(task.named_buffers())}
     held = [name for name, tensor in tensors.items() if not isinstance(tensor, Remote)]
-    of_ranks = each_rank_has(held, None)
+    of_ranks = gather_objects(held, None)
     found: dict[Tensor, Tensor] = {}
     for name, tensor in tensors.items():
         holders = [rank for rank, names in enumerate(of_ranks) if name in names]

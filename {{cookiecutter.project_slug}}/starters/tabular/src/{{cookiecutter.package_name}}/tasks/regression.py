@@ -93,7 +93,7 @@ class Regression(Task):
 
     def displays(self) -> dict[str, Figure]:
         """Points of the last validation, predicted against true."""
-        shares = self.trainer.strategy.of_all_samples(self.seen)  # type: ignore[attr-defined]
+        shares = self.trainer.strategy.gather_from_replicas(self.seen)  # type: ignore[attr-defined]
         points = torch.cat([part for share in shares for part in share])[:MOST_POINTS]
         figure = new_figure(5, 5)
         axes = figure.subplots()

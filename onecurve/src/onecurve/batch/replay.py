@@ -23,7 +23,7 @@ from .stream import StreamLoader, is_stateful
 WAY_OUT = "or resume from a checkpoint that was written at the end of an epoch"
 
 
-def pass_over(
+def replay_trained(
     combined: CombinedLoader, position: Position, first: State | None, say: Callable[[str], None]
 ) -> list[Any]:
     """Loaders that start at a position, in place of those of an epoch.
@@ -35,21 +35,21 @@ def pass_over(
         say: Prints what is read again.
     """
     loaders: list[Any] = combined.flattened
-    walks = {
-        number: _walk(loader, position, say)
+    replays = {
+        number: _replay(loader, position, say)
         for number, loader in enumerate(loaders)
         if not (loader.is_put if isinstance(loader, StreamLoader) else is_stateful(loader))
     }
     # Shorter loaders start again beside longer ones, as in training.
-    walking = combined_alike(combined, list(walks.values()))
-    iter(walking)
+    replaying = combined_alike(combined, list(replays.values()))
+    iter(replaying)
     if first is not None:
         set_state(first)
     passed = 0
     try:
         while passed < position.batches:
-            if walks:
-                next(walking)
+            if replays:
+                next(replaying)
             passed += 1
     except StopIteration:
         raise UserError(
@@ -57,7 +57,7 @@ def pass_over(
             f"batches, and there are {passed} now; leave the batch size and the data as they "
             f"were, {WAY_OUT}"
         ) from None
-    only = next(iter(walks.values())) if len(walks) == 1 else None
+    only = next(iter(replays.values())) if len(replays) == 1 else None
     # Samples can be counted only if the loader has a batch sampler.
     if only and only.counts and position.rng and position.samples not in (None, only.samples):
         raise UserError(
@@ -66,25 +66,28 @@ def pass_over(
             f"and the data as they were, {WAY_OUT}"
         )
     return [
-        walks[number].rest(position.batches) if number in walks else loader
+        replays[number].rest(position.batches) if number in replays else loader
         for number, loader in enumerate(loaders)
     ]
 
 
-def _walk(loader: Any, position: Position, say: Callable[[str], None]) -> "Walk | Reading":
+def _replay(
+    loader: Any, position: Position, say: Callable[[str], None]
+) -> "IndexReplay | BatchReplay":
     own = loader.loader if isinstance(loader, RankLoader) else loader
     if isinstance(own, DataLoader) and has_indices(own):
         # Workers that persist have their seed from the first epoch.
-        return Walk(loader, draws_ahead(loader), not (own.persistent_workers and position.epoch))
+        draws_seed = not (own.persistent_workers and position.epoch)
+        return IndexReplay(loader, draws_ahead(loader), draws_seed)
     is_read = isinstance(loader, DataLoader | StreamLoader)
     say(
         f"{type(loader.dataset if is_read else loader).__name__} cannot restore its position; "
         f"{position.batches} batches are read again and dropped"
     )
-    return Reading(loader)
+    return BatchReplay(loader)
 
 
-class Walk:
+class IndexReplay:
     """Iterates over the indices of a loader's batches without reading samples.
 
     Args:
@@ -120,7 +123,7 @@ class Walk:
         return indices
 
     def rest(self, number: int) -> Any:
-        """The loader, whose next pass starts where this walk has ended, after `number` batches."""
+        """The loader, whose next pass starts where this replay ends, after `number` batches."""
         loader, left = self.loader, iter(self.__next__, None)
         if isinstance(loader, RankLoader):
             loader.resume(left, number)
@@ -131,7 +134,7 @@ class Walk:
         return rest
 
 
-class Reading:
+class BatchReplay:
     """Reads batches of a loader that has no indices and cannot restore its position."""
 
     counts = False
@@ -153,10 +156,10 @@ class Reading:
         """What is left after `number` batches, for one pass."""
         if isinstance(self.loader, StreamLoader):
             self.loader.trained(number - 1)
-        return Begun(self.loader, self._left)
+        return StartedLoader(self.loader, self._left)
 
 
-class Begun(Proxy):
+class StartedLoader(Proxy):
     """A loader whose iterator exists already; an empty one until the epoch to be resumed starts.
 
     It has `state_dict`, so that Lightning does not warn that the loader cannot be resumed.

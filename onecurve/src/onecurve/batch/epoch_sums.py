@@ -33,7 +33,7 @@ from ..compat.of_torch import BatchNorm, defaults_of, reductions_of, tree_map_on
 from ..errors import some_of
 
 
-def so_far(trainer: Trainer) -> list[dict[str, Any]]:
+def epoch_sums(trainer: Trainer) -> list[dict[str, Any]]:
     """What each rank with other samples has, as plain data. All ranks call this."""
     metrics = {
         name: {
@@ -43,13 +43,14 @@ def so_far(trainer: Trainer) -> list[dict[str, Any]]:
         for name, metric in metrics_of(trainer.lightning_module).items()
     }
     here = {"logged": logged_in_epoch(trainer), "metrics": metrics}
+    strategy: Any = trainer.strategy
     here = tree_map_only(Tensor, lambda value: value.detach().cpu(), here)
-    of_ranks: list[dict[str, Any]] = trainer.strategy.of_all_samples(here)  # type: ignore[attr-defined]
+    of_ranks: list[dict[str, Any]] = strategy.gather_from_replicas(here)
     return of_ranks
 
 
-def take_up(trainer: Trainer, saved: list[dict[str, Any]]) -> str | None:
-    """Go on from what `so_far` returned; the line for what cannot be shared by other ranks."""
+def restore_sums(trainer: Trainer, saved: list[dict[str, Any]]) -> str | None:
+    """Go on from what `epoch_sums` returned; the line for what cannot be shared by other ranks."""
     strategy: Any = trainer.strategy
     rank, size = strategy.data_parallel_rank, strategy.data_parallel_size
     is_alike = len(saved) == size
