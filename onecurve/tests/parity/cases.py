@@ -442,6 +442,14 @@ OF_OTHERS = {
     "two networks by turns, an optimizer each": other(
         others.CriticFirst, under=(*OTHERS, "shard x tensor")
     ),
+    "a teacher that is made in on_fit_start": other(
+        others.LateTeacher,
+        cells={
+            **cells(("single", "ddp"), differs(result.LATE_PARTS)),
+            **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
+            "pipeline": rejected("reads, draws or compares a weight"),
+        },
+    ),
     "a part that is frozen for a while in a step": other(
         others.FrozenForAWhile, cells={"ddp": rejected("used only some of the parameters")}
     ),

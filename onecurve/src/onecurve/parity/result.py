@@ -132,6 +132,7 @@ ACCUMULATED = "batches that are accumulated"
 DIGITS = "float32 within the task"
 KEPT = "what a step keeps for the next one"
 RESUME = "state that is not in the checkpoint"
+LATE_PARTS = "modules that are made late"
 UNKNOWN = "unknown"
 
 AT_MOST = 1e-6
@@ -180,6 +181,9 @@ TO_DO = {
     KEPT: "a queue, a hidden state, a codebook or a buffer is made of this rank's samples: make it "
     "of all, with self.trainer.strategy.all_samples(tensor)",
     RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
+    LATE_PARTS: "when a checkpoint is loaded, what on_fit_start, on_train_start or a step makes is "
+    "not there yet, so no Trainer resumes this task, nor a plain one: make it in __init__, setup "
+    "or configure_model",
     UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism",
 }
 
