@@ -522,8 +522,8 @@ OF_OTHERS = {
     "a weight that is used outside of its module": other(
         others.UsesAWeight, cells={**SHARDED_TASK, **OF_ANOTHER}
     ),
-    "Lightning's grad_norm in a hook": other(
-        others.LogsNorms, cells={**SHARDED_TASK, **OF_ANOTHER}
+    "Lightning's grad_norm, and numbers of gradients, in a hook": other(
+        others.LogsNorms, cells=OF_ANOTHER
     ),
     "Lightning's EMAWeightAveraging": other(
         others.Averaged,

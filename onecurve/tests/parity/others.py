@@ -779,6 +779,7 @@ class UsesAWeight(Stranger):
 class LogsNorms(Stranger):
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         self.log_dict(grad_norm(self, 2))
+        self.log("slope", self.model[0].weight.grad.abs().mean())
 
 
 class Averaged(Stranger):

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
@@ -114,6 +115,8 @@ class StepLog:
         # The step may change a tensor in place later, and its precision gives a number its type.
         if isinstance(value, Tensor):
             value = value.detach().clone()
+            # Of sharded weights or gradients: all ranks log it.
+            value = value.full_tensor() if isinstance(value, DTensor) else value
         elif isinstance(value, Number):
             value = torch.tensor(value, device=self._task.device, dtype=torch.get_default_dtype())
         if context and context.counted is not None and options.get("batch_size") is None:
