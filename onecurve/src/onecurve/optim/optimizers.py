@@ -143,28 +143,23 @@ def _prepare_fused(optimizer: Optimizer) -> None:
                 "with gaps in memory, which fused kernels misread; use optimizer.fused=false"
             )
     does_not_unscale(optimizer)
-    optimizer.register_step_pre_hook(_before_step)
+    optimizer.register_step_pre_hook(_lay_out_gradients)
     optimizer.register_load_state_dict_post_hook(_lay_out_moments)
 
 
-def _before_step(optimizer: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Lay out gradients, after the closure that computes them if one is given."""
-    first, *rest = arguments  # the optimizer itself
-    closure = rest[0] if rest else options.get("closure")
-
-    def with_layout() -> Any:
-        result = closure() if closure else None
-        for parameter in _parameters(optimizer):
-            if parameter.grad is not None:
-                like = _laid_out(parameter.grad, parameter)
-                if like is not parameter.grad:
-                    parameter.grad = like
-        return result
-
-    if closure is None:
-        with_layout()
-        return None
-    return (first,), {**options, "closure": with_layout}
+def _lay_out_gradients(
+    optimizer: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Lay out gradients like their parameters, after the closure that computes them, if any."""
+    closure = arguments[1] if len(arguments) > 1 else options.get("closure")
+    with torch.enable_grad():
+        loss = closure() if closure else None
+    for parameter in _parameters(optimizer):
+        if parameter.grad is not None:
+            laid_out = _laid_out(parameter.grad, parameter)
+            if laid_out is not parameter.grad:
+                parameter.grad = laid_out
+    return arguments[:1], {**options, "closure": (lambda: loss) if closure else None}
 
 
 def _lay_out_moments(optimizer: Optimizer) -> None:
