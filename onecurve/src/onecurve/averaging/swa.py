@@ -1,8 +1,6 @@
 """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,9 +9,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..arguments import configured_by
-from ..compat.of_torch import BatchNorm
+from ..compat.of_torch import BatchNorm, batch_norm_statistics
+from ..compat.patches import replaced
 from ..errors import UserError
 from ..optim.steps import steps_done, steps_in_all
+from ..strategies.batchnorm import over_ranks
 from .average import Averaging
 from .options import StochasticWeightAveragingOptions
 
@@ -144,67 +144,60 @@ def _count(state: dict[str, Any]) -> int:
     return count
 
 
-# BatchNorm statistics of the average, which no forward pass of training has used
-
-
 @torch.no_grad()
 def recompute_statistics(trainer: Trainer) -> None:
     """Recompute BatchNorm statistics in one pass over the training data. No weight changes.
 
-    As in `torch.optim.swa_utils.update_bn` they are the average over batches of each batch's mean
-    and variance, here of the global batch. Dropout is off.
+    No forward pass of training has used the average. As in `torch.optim.swa_utils.update_bn` they
+    are the average over batches of each batch's mean and variance, here of the global batch.
+    Dropout is off.
     """
     module: Any = trainer.lightning_module
     layers = [part for part in module.modules() if isinstance(part, BatchNorm)]
     if not layers:
         return
+    strategy: Any = trainer.strategy
+    # Those of other stages are on the meta device.
+    means = [layer.running_mean for layer in layers]
+    batches = {id(mean): 0 for mean in means if mean is not None and not mean.is_meta}
+    layers = [layer for layer in layers if id(layer.running_mean) in batches]
+    counts, normalize = True, F.batch_norm
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def batch_norm(
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """Normalize by the statistics of the global batch, and average them."""
+        if running_mean is None or running_var is None or id(running_mean) not in batches:
+            return normalize(
+                input, running_mean, running_var, weight, bias, training, momentum, eps
+            )
+        count = input.numel() // input.shape[1] if counts else 0
+        mean, variance, total = over_ranks(
+            *batch_norm_statistics(input), count, strategy.samples_group
+        )
+        batches[id(running_mean)] += 1
+        share = 1 / batches[id(running_mean)]
+        running_mean.lerp_(mean.to(running_mean.dtype), share)
+        running_var.lerp_((variance * (total / (total - 1))).to(running_var.dtype), share)
+        factors = [None if each is None else each.to(mean.dtype) for each in (weight, bias)]
+        return normalize(input, mean, variance, *factors, False, 0.0, eps)
+
     was_training = module.training
     module.eval()
-    strategy: Any = trainer.strategy
-    with ExitStack() as stack:
-        measuring = [_Measuring(layer, strategy.reduce) for layer in layers]
-        for each in measuring:
-            if each.layer.running_mean is not None and not each.layer.running_mean.is_meta:
-                stack.enter_context(each)
+    for layer in layers:
+        layer.reset_running_stats()
+    with replaced(F, "batch_norm", batch_norm):
         for batch, counts in strategy.training_batches():
-            for each in measuring:
-                each.counts = counts
             strategy.forward_only(batch)
     module.train(was_training)
-
-
-class _Measuring:
-    """Lets a layer normalize by the statistics of the global batch, and average them."""
-
-    def __init__(self, layer: BatchNorm, reduce: Callable[..., Tensor]) -> None:
-        self.layer, self.reduce = layer, reduce
-        self.counts = True
-        self.batches = 0
-        # In double precision, whatever the layer's.
-        self.means: Tensor | float = 0.0
-
-    def __enter__(self) -> None:
-        self.layer.reset_running_stats()
-        self.layer.forward = self._forward  # type: ignore[assignment,method-assign]
-
-    def __exit__(self, *error: object) -> None:
-        del self.layer.forward
-        if self.layer.num_batches_tracked is not None:
-            self.layer.num_batches_tracked.fill_(self.batches)
-
-    def _forward(self, inputs: Tensor) -> Tensor:
-        layer: Any = self.layer
-        channels = inputs.transpose(0, 1).flatten(1).double()
-        sums = torch.stack([channels.sum(1), channels.square().sum(1)])
-        values = torch.full_like(sums[:1], channels.shape[1])
-        totals = torch.cat([sums, values]) * float(self.counts)
-        total, squares, count = self.reduce(totals, reduce_op="sum")
-        mean = total / count
-        variance = squares / count - mean.square()
-        self.batches += 1
-        new = torch.stack([mean, variance * count / (count - 1)])
-        self.means = self.means + (new - self.means) / self.batches
-        layer.running_mean.copy_(self.means[0])
-        layer.running_var.copy_(self.means[1])
-        statistics = mean.to(inputs.dtype), variance.to(inputs.dtype)
-        return F.batch_norm(inputs, *statistics, layer.weight, layer.bias, False, 0.0, layer.eps)
+    for layer in layers:
+        if layer.num_batches_tracked is not None:
+            layer.num_batches_tracked.fill_(batches[id(layer.running_mean)])
