@@ -92,6 +92,9 @@ class Of(NamedTuple):
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
         raise NotImplementedError
 
+    def shard(self, tensor: Tensor) -> Tensor:
+        return tensor.chunk(self.size, 1)[self.rank]
+
 
 CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
     "does not divide": (

@@ -1,7 +1,7 @@
 """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -161,7 +161,7 @@ def recompute_statistics(trainer: Trainer) -> None:
     means = [layer.running_mean for layer in layers]
     batches = {id(mean): 0 for mean in means if mean is not None and not mean.is_meta}
     layers = [layer for layer in layers if id(layer.running_mean) in batches]
-    counts, normalize = True, F.batch_norm
+    counts, normalize = True, cast(Any, F.batch_norm)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def batch_norm(
@@ -195,7 +195,7 @@ def recompute_statistics(trainer: Trainer) -> None:
     for layer in layers:
         layer.reset_running_stats()
     with replaced(F, "batch_norm", batch_norm):
-        for batch, counts in strategy.training_batches():
+        for batch, counts in strategy.training_batches():  # noqa: B007 (for `batch_norm`)
             strategy.forward_only(batch)
     module.train(was_training)
     for layer in layers:

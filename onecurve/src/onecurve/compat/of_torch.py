@@ -219,16 +219,13 @@ def _value_of(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-@contextmanager
-def recompiling(limit: int) -> Iterator[None]:
+def recompiling(limit: int) -> AbstractContextManager[None]:
     """Raise the number of variants that `torch.compile` keeps per function to this limit."""
-    config = torch._dynamo.config
-    before = config.recompile_limit
-    config.recompile_limit = max(before, limit)
-    try:
-        yield
-    finally:
-        config.recompile_limit = before
+    config: Any = torch._dynamo.config
+    patched: AbstractContextManager[None] = config.patch(
+        recompile_limit=max(config.recompile_limit, limit)
+    )
+    return patched
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:

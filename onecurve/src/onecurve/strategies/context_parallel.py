@@ -57,6 +57,14 @@ class Axis:
         """Concatenate the shards of all ranks along a dimension: see `gather`."""
         return gather(tensor, self.group, dim)
 
+    def shard(self, tensor: Tensor) -> Tensor:
+        """This rank's shard along dimension 1; differentiable.
+
+        Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
+        """
+        shard = redistribute(tensor, self.group, Replicate(), Shard(1))
+        return with_hook(shard, lambda gradient: gradient / self.size)
+
     def piece(self, inputs: tuple[Tensor, ...]) -> "Piece":
         """This rank's shard of the sequences that are the inputs of a network."""
         return Piece(self, inputs[0].shape[1] // self.size)
@@ -169,7 +177,7 @@ def _attention(
         if attn_mask is not None:
             attn_mask = _mask_of_own_queries(attn_mask, _length(query), _length(key), piece)
         if _length(key) == piece.length:
-            key, value = _gather_keys_and_values(piece.axis, key, value)
+            key, value = piece.axis.gather(key, -2), piece.axis.gather(value, -2)
         start = piece.start(_length(query))
         if is_causal and start:
             # No query of this rank sees keys after its shard.
@@ -185,14 +193,6 @@ def _attention(
 
 def _length(tensor: Tensor) -> int:
     return tensor.shape[-2]
-
-
-def _gather_keys_and_values(axis: Axis, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Gather keys and values of the full sequence, if possible in one message."""
-    if key.shape[:-1] != value.shape[:-1]:
-        return axis.gather(key, -2), axis.gather(value, -2)
-    both, width = axis.gather(torch.cat([key, value], -1), -2), key.shape[-1]
-    return both[..., :width], both[..., width:]
 
 
 def _mask_of_own_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tensor:
@@ -326,20 +326,8 @@ def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
                 "strategy.context=1"
             )
         is_sharded = value.ndim > 1 and value.shape[1] == length
-        shards.append(_Shard.apply(value, axis) if is_sharded else value)
+        shards.append(axis.shard(value) if is_sharded else value)
     return tuple(shards)
-
-
-class _Shard(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return value.chunk(axis.size, 1)[axis.rank].clone(memory_format=torch.contiguous_format)
-
-    @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
-        # Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
-        return ctx.axis.gather(incoming, 1) / ctx.axis.size, None
 
 
 def gather_outputs(outputs: Any, piece: Piece) -> Any:
