@@ -38,49 +38,44 @@ class StochasticWeightAveraging(Averaging):
     @configured_by(StochasticWeightAveragingOptions, "callbacks.swa")
     def __init__(self, options: StochasticWeightAveragingOptions) -> None:
         super().__init__()
-        self.file = options.file
-        self.start = options.start
-        self.every_n_steps = options.every_n_steps
-        self.lr = options.lr
-        self.anneal_epochs = options.anneal_epochs
-        self.annealing = options.annealing
+        self.options = options
         self.final_weights: str | None = None
         self._lrs: list[list[float]] = []
-        self._restored: tuple[dict[str, Any], int] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the average of a resumed run."""
         batches = trainer.num_training_batches
         self._steps_an_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
         if math.isinf(self._first_step(trainer)):
             raise UserError(
-                f"callbacks.swa.start={self.start:g}: is a fraction of a run, and this run has no "
-                "end; give a number of epochs, such as callbacks.swa.start=10"
+                f"callbacks.swa.start={self.options.start:g}: is a fraction of a run, and this run "
+                "has no end; give a number of epochs, such as callbacks.swa.start=10"
             )
         super().on_train_start(trainer, pl_module)
-        if self._restored:
-            self.average.restore(pl_module, *self._restored)
-            self._restored = None
 
     def _first_step(self, trainer: Trainer) -> float:
-        return self.start * (steps_in_all(trainer) if self.start < 1 else self._steps_an_epoch)
+        return self.options.start * (
+            steps_in_all(trainer) if self.options.start < 1 else self._steps_an_epoch
+        )
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Set the learning rate of this phase, in place of the scheduler's."""
-        if self.lr is None or (steps := steps_done(trainer) - self._first_step(trainer)) < 0:
+        if (
+            self.options.lr is None
+            or (steps := steps_done(trainer) - self._first_step(trainer)) < 0
+        ):
             return
         if not self._lrs:
             optimizers = trainer.optimizers
             self._lrs = [[float(group["lr"]) for group in each.param_groups] for each in optimizers]
         epochs = steps / self._steps_an_epoch
-        share = min(1.0, epochs / self.anneal_epochs) if self.anneal_epochs else 1.0
-        if self.annealing == "cosine":
+        share = min(1.0, epochs / self.options.anneal_epochs) if self.options.anneal_epochs else 1.0
+        if self.options.annealing == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         for optimizer, before in zip(trainer.optimizers, self._lrs, strict=True):
             for group, lr in zip(optimizer.param_groups, before, strict=True):
-                group["lr"] = lr + share * (self.lr * lr / before[0] - lr)
+                group["lr"] = lr + share * (self.options.lr * lr / before[0] - lr)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -88,8 +83,8 @@ class StochasticWeightAveraging(Averaging):
         step, first = steps_done(trainer), self._first_step(trainer)
         if not self.has_stepped(trainer) or step <= first:
             return
-        if self.every_n_steps:
-            is_due = (step - math.floor(first)) % self.every_n_steps == 0
+        if self.options.every_n_steps:
+            is_due = (step - math.floor(first)) % self.options.every_n_steps == 0
         else:
             is_due = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if is_due:
@@ -99,21 +94,22 @@ class StochasticWeightAveraging(Averaging):
         """Save the average, with its own BatchNorm statistics."""
         if not self.average.count:
             if trainer.is_global_zero:
-                print(f"swa: the run ended before callbacks.swa.start={self.start:g}: no average")
+                start = f"callbacks.swa.start={self.options.start:g}"
+                print(f"swa: the run ended before {start}: no average")
             return
         buffers = {n: each.clone() for n, each in pl_module.named_buffers() if not each.is_meta}
         with self.average.in_place(pl_module):
             recompute_statistics(trainer)
             self.is_saving = True
-            trainer.save_checkpoint(self.file)
+            trainer.save_checkpoint(self.options.file)
             self.is_saving = False
         for name, buffer in pl_module.named_buffers():
             if name in buffers:
                 buffer.copy_(buffers[name])
-        self.final_weights = self.file
+        self.final_weights = self.options.file
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.average.count, "lrs": self._lrs}
+        return {**super().state_dict(), "lrs": self._lrs}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned, or the state of Lightning's callback of this name."""
@@ -136,7 +132,7 @@ class StochasticWeightAveraging(Averaging):
         state = checkpoint["callbacks"].get(self.state_key, {})
         average = checkpoint.get("averages", {}).get("swa", state.get("average_model_state"))
         if average and _count(state):
-            self._restored = average, _count(state)
+            self._restored = average
 
 
 def _count(state: dict[str, Any]) -> int:
@@ -173,7 +169,7 @@ def recompute_statistics(trainer: Trainer) -> None:
         training: bool = False,
         momentum: float = 0.1,
         eps: float = 1e-5,
-    ) -> Tensor:
+    ) -> Any:
         """Normalize by the statistics of the global batch, and average them."""
         if running_mean is None or running_var is None or id(running_mean) not in batches:
             return normalize(
