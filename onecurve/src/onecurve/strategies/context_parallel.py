@@ -2,7 +2,7 @@
 
 The network's inputs are sharded along dimension 1, and its outputs gathered. The rest of a task
 (loss, metrics, logs) gets full sequences, the same on every rank of the axis. In a pipeline, the
-stages shard the sequences instead (`Sequences`).
+stages shard the sequences instead.
 
 Every query attends to all keys: each rank has the queries of its shard, and gathers keys and
 values; the backward pass sums their gradients and scatters them. Exact, but for dropout of
@@ -12,7 +12,7 @@ Communication: keys and values once in the forward pass, their gradients once in
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,17 +41,19 @@ from .step import StepContext
 
 
 class Axis:
-    """The ranks that share each sequence, in the order of their shards.
+    """The ranks that share each sequence, in the order of their shards; without a group, no others.
 
     Attributes:
         rank: The number of this rank's shard.
-        size: The number of shards, which all have the same length.
+        size: The number of shards, which all have the same length. One of them is no shard: what is
+            done for sequences does nothing then.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group = group
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
+        self.rank, self.size = 0, 1
+        if group is not None:
+            self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
         """Concatenate the shards of all ranks along a dimension: see `gather`."""
@@ -67,7 +69,7 @@ class Axis:
 
     def piece(self, inputs: tuple[Tensor, ...]) -> "Piece":
         """This rank's shard of the sequences that are the inputs of a network."""
-        return Piece(self, inputs[0].shape[1] // self.size)
+        return Piece(self, inputs[0].shape[1] // self.size if self.size > 1 else 0)
 
 
 class Piece(NamedTuple):
@@ -136,6 +138,9 @@ def working_on(piece: Piece | None) -> Iterator[None]:
     """
     if Recomputing.stack is not None and not is_in_backward():
         Recomputing.stack.close()  # a failed backward pass has left it open
+    if piece is current() is None or (piece is not None and piece.axis.size == 1):
+        yield
+        return
     fused = torch.backends.mha.get_fastpath_enabled()
     # The fast path of nn.TransformerEncoderLayer has its own attention.
     torch.backends.mha.set_fastpath_enabled(False)
@@ -273,35 +278,14 @@ def run_on_shards(
     return gather_outputs(outputs, piece)
 
 
-class Sequences:
-    """The steps of `run_on_shards`, for a pipeline; without a group each does nothing."""
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self.axis = None if group is None else Axis(group)
-
-    def shards(self, inputs: Tensors) -> Tensors:
-        """This rank's shards of the inputs of a network."""
-        return inputs if self.axis is None else shard_sequences(inputs, self.axis)
-
-    def working(self, inputs: Tensors) -> AbstractContextManager[None]:
-        """Entered around passes of the network for these full inputs."""
-        return nullcontext() if self.axis is None else working_on(self.axis.piece(inputs))
-
-    def outside(self) -> AbstractContextManager[None]:
-        """Entered within `working` for code that gets full sequences, such as the loss."""
-        return nullcontext() if self.axis is None else working_on(None)
-
-    def full(self, outputs: Any, inputs: Tensors) -> Any:
-        """Gather the outputs of the network for these full inputs; differentiable."""
-        return outputs if self.axis is None else gather_outputs(outputs, self.axis.piece(inputs))
-
-
 def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
     """This rank's contiguous shard of each sequence; differentiable.
 
     The first input of the network, (N, T, ...), defines the length T; others with T in dimension 1
     are sharded as well, and the rest is passed in full.
     """
+    if axis.size == 1:
+        return inputs
     asked = f"strategy.context={axis.size}"
     if inputs[0].ndim < 2:
         raise UserError(
@@ -338,6 +322,8 @@ def gather_outputs(outputs: Any, piece: Piece) -> Any:
     """
     size = piece.axis.size
     length = piece.length * size
+    if size == 1:
+        return outputs
 
     def gathered(value: Any) -> Any:
         if not isinstance(value, Tensor):
