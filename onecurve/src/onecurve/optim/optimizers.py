@@ -62,8 +62,8 @@ def build_optimizer(
     }
     groups = parameter_groups(named_parameters, lr, lr_scale)
     here = [each for group in groups for each in group["params"] if not each.is_meta]
-    if arguments.get("fused") and len({isinstance(each, DTensor) for each in here}) > 1:
-        arguments["fused"] = None  # no kernel takes shards and full tensors together
+    if arguments.get("fused") and not _fit_a_fused_kernel(here):
+        arguments["fused"] = None
     try:
         optimizer: Optimizer = optimizer_class(groups, lr=lr, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -127,6 +127,16 @@ def _flatten(lr_scale: Mapping[str, Any], parent: str = "") -> Iterator[tuple[st
             )
 
 
+def _fit_a_fused_kernel(parameters: Iterable[Tensor]) -> bool:
+    """Whether there are no views with gaps in memory, and no shards beside full tensors."""
+    are_dense = all(
+        torch.empty_like(parameter, device="meta").stride() == parameter.stride()
+        for parameter in parameters
+        if parameter.is_leaf
+    )
+    return are_dense and len({isinstance(parameter, DTensor) for parameter in parameters}) <= 1
+
+
 def _prepare_fused(optimizer: Optimizer) -> None:
     """Let gradients be clipped in mixed precision, and every memory layout give the same result.
 
@@ -135,13 +145,6 @@ def _prepare_fused(optimizer: Optimizer) -> None:
     (torch 2.15): they would silently read a transposed gradient, or moments of a checkpoint in
     another memory format, in the wrong order.
     """
-    for parameter in _parameters(optimizer):
-        dense = torch.empty_like(parameter, device="meta")
-        if parameter.is_leaf and dense.stride() != parameter.stride():
-            raise UserError(
-                f"optimizer.fused=true: a parameter of shape {tuple(parameter.shape)} is a view "
-                "with gaps in memory, which fused kernels misread; use optimizer.fused=false"
-            )
     does_not_unscale(optimizer)
     optimizer.register_step_pre_hook(_lay_out_gradients)
     optimizer.register_load_state_dict_post_hook(_lay_out_moments)
