@@ -11,10 +11,9 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from ..checkpoint.lazy_tensors import model_state_here
-from ..compat.of_torch import tree_map_only
+from ..compat.of_torch import local_shard, tree_map_only
 from ..strategies.callback_api import CallbackAPI
 from ..strategies.fsdp.state import shard_like
 
@@ -43,8 +42,8 @@ class RunningAverage:
         share = 1 / self.count if share is None else share
         for name, value in local_weights(module).items():
             if name in self.tensors:
-                average = _local(self.tensors[name])
-                average.lerp_(_local(value).to(average.dtype), share)
+                average = local_shard(self.tensors[name])
+                average.lerp_(local_shard(value).to(average.dtype), share)
             else:
                 self.tensors[name] = _copied(value, value)
 
@@ -58,7 +57,7 @@ class RunningAverage:
         with torch.no_grad():
             for name, value in local_weights(module).items():
                 live[name] = value.clone()
-                _local(value).copy_(_local(self.tensors[name]))
+                local_shard(value).copy_(local_shard(self.tensors[name]))
                 if value.dtype == self.tensors[name].dtype:
                     del self.tensors[name]  # it needs no memory twice
         try:
@@ -68,7 +67,7 @@ class RunningAverage:
                 for name, value in local_weights(module).items():
                     if name not in self.tensors:
                         self.tensors[name] = value.clone()
-                    _local(value).copy_(_local(live.pop(name)))
+                    local_shard(value).copy_(local_shard(live.pop(name)))
 
     def gathered(self, trainer: Trainer) -> dict[str, Any]:
         """The full average, as weights in a checkpoint. All ranks call this."""
@@ -147,10 +146,6 @@ def local_weights(module: LightningModule) -> dict[str, Tensor]:
     return {
         name: value.detach() for name, value in state.items() if name in names and not value.is_meta
     }
-
-
-def _local(value: Tensor) -> Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _copied(value: Tensor, like: Tensor) -> Tensor:

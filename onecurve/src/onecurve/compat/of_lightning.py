@@ -55,19 +55,9 @@ def loaders_of(loop: Any) -> CombinedLoader | None:
     return combined
 
 
-def is_one_after_the_other(combined: CombinedLoader) -> bool:
-    """Whether loaders are read sequentially, as in an evaluation."""
-    return combined._mode == "sequential"
-
-
-def starts_again(combined: CombinedLoader) -> bool:
-    """Whether a loader starts again until the longest one ends."""
-    return combined._mode == "max_size_cycle"
-
-
-def combined_alike(combined: CombinedLoader, loaders: Any) -> CombinedLoader:
-    """Combine other loaders in the same mode."""
-    return CombinedLoader(loaders, combined._mode)
+def mode_of(combined: CombinedLoader) -> Any:
+    """How loaders are combined: the argument `mode` of CombinedLoader."""
+    return combined._mode
 
 
 def training_loaders(trainer: Trainer) -> CombinedLoader:

@@ -92,11 +92,6 @@ class Current:
     piece: Piece | None = None
 
 
-def current() -> Piece | None:
-    """The shard that the network works on; None if it gets full sequences."""
-    return Current.piece
-
-
 def positions(tensor: Tensor) -> Tensor:
     """The positions of a tensor in its sequence; use this instead of counting from 0.
 
@@ -113,7 +108,7 @@ def positions(tensor: Tensor) -> Tensor:
         Integers (T,) on the tensor's device.
     """
     length = tensor.shape[1]
-    piece = current()
+    piece = Current.piece
     start = 0 if piece is None else piece.start(length)
     return torch.arange(start, start + length, device=tensor.device)
 
@@ -138,7 +133,7 @@ def working_on(piece: Piece | None) -> Iterator[None]:
     """
     if Recomputing.stack is not None and not is_in_backward():
         Recomputing.stack.close()  # a failed backward pass has left it open
-    if piece is current() is None or (piece is not None and piece.axis.size == 1):
+    if piece is Current.piece is None or (piece is not None and piece.axis.size == 1):
         yield
         return
     fused = torch.backends.mha.get_fastpath_enabled()
@@ -177,27 +172,23 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    piece = current()
+    piece = Current.piece
     if piece is not None:
         if attn_mask is not None:
-            attn_mask = _mask_of_own_queries(attn_mask, _length(query), _length(key), piece)
-        if _length(key) == piece.length:
+            attn_mask = _mask_of_own_queries(attn_mask, query.shape[-2], key.shape[-2], piece)
+        if key.shape[-2] == piece.length:
             key, value = piece.axis.gather(key, -2), piece.axis.gather(value, -2)
-        start = piece.start(_length(query))
+        start = piece.start(query.shape[-2])
         if is_causal and start:
             # No query of this rank sees keys after its shard.
-            seen = min(start + _length(query), _length(key))
+            seen = min(start + query.shape[-2], key.shape[-2])
             key, value = key[..., :seen, :], value[..., :seen, :]
-            everything = query.new_ones(_length(query), seen, dtype=torch.bool)
+            everything = query.new_ones(query.shape[-2], seen, dtype=torch.bool)
             attn_mask, is_causal = everything.tril(start), False
     outputs: Tensor = _torch_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return outputs
-
-
-def _length(tensor: Tensor) -> int:
-    return tensor.shape[-2]
 
 
 def _mask_of_own_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tensor:
