@@ -106,15 +106,22 @@ def test_scaled_gradients_are_unscaled_before_they_are_clipped(precision: Any) -
     assert torch.allclose(*weights, rtol=0, atol=1e-7)
 
 
-def test_what_no_kernel_takes_is_one_line() -> None:
-    for weight, options, said in (
-        (torch.ones(2), {"foreach": True}, "`fused` and `foreach` cannot be `True` together"),
-        (torch.ones(4, 4)[:, :2], {}, "is a view with gaps in memory"),
-    ):
-        with pytest.raises(UserError, match=said):
-            build(
-                [nn.Parameter(weight)], algorithm="torch.optim.Adam", lr=0.1, fused=True, **options
-            )
+def test_two_kernels_at_a_time_are_one_line() -> None:
+    weight, options = nn.Parameter(torch.ones(2)), {"algorithm": "torch.optim.Adam", "lr": 0.1}
+    with pytest.raises(UserError, match="`fused` and `foreach` cannot be `True` together"):
+        build([weight], fused=True, foreach=True, **options)
+
+
+def test_a_parameter_with_gaps_in_memory_has_the_default_kernel() -> None:
+    """PyTorch's kernel for the CPU silently misreads it."""
+    rows = torch.arange(16.0).reshape(4, 4)
+    weights = {True: nn.Parameter(rows[:, :2]), None: nn.Parameter(rows[:, :2].clone())}
+    for fused, weight in weights.items():
+        optimizer = build([weight], algorithm="torch.optim.Adam", lr=0.1, fused=fused)
+        weight.grad = torch.ones(4, 2)
+        optimizer.step()
+        assert optimizer.param_groups[0]["fused"] is None
+    assert torch.equal(*weights.values())
 
 
 def test_moments_of_another_memory_format_are_read_in_order() -> None:

@@ -219,16 +219,13 @@ def _value_of(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-@contextmanager
-def recompiling(limit: int) -> Iterator[None]:
+def recompiling(limit: int) -> AbstractContextManager[None]:
     """Raise the number of variants that `torch.compile` keeps per function to this limit."""
-    config = torch._dynamo.config
-    before = config.recompile_limit
-    config.recompile_limit = max(before, limit)
-    try:
-        yield
-    finally:
-        config.recompile_limit = before
+    config: Any = torch._dynamo.config
+    patched: AbstractContextManager[None] = config.patch(
+        recompile_limit=max(config.recompile_limit, limit)
+    )
+    return patched
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
@@ -301,11 +298,6 @@ def without_handler(operator: Any) -> Iterator[None]:
         known[operator] = handler
 
 
-def has_one_projection(attention: nn.MultiheadAttention) -> bool:
-    """Whether queries, keys and values have one width, and so one projection weight."""
-    return bool(attention._qkv_same_embed_dim)
-
-
 def address_of(storage: torch.UntypedStorage) -> int:
     """Identifies a storage even if several Python objects wrap it; ``data_ptr`` may be 0."""
     return int(storage._cdata)
@@ -321,11 +313,6 @@ def argument_names(operator: Any) -> list[str]:
     return [argument.name for argument in operator._schema.arguments]
 
 
-def without_overload(operator: Any) -> Any:
-    """The packet of an operator's overloads, which is the key of `flop_registry`."""
-    return operator._overloadpacket
-
-
 _aten = torch.ops.aten
 # CPU operators that are counted like their GPU versions; PyTorch does so itself from 2.15 on.
 _COUNTED_AS = {
@@ -338,7 +325,7 @@ _COUNTED_AS = {
 
 def flops_of(operator: Any) -> Any:
     """The function that counts an operator's floating-point operations; None if there is none."""
-    packet = without_overload(operator)
+    packet = operator.overloadpacket
     return flop_registry.get(_COUNTED_AS.get(packet, packet))
 
 
@@ -401,11 +388,6 @@ def state_kept(metric: Metric) -> Iterator[None]:
         for name, value in state.items():
             setattr(metric, name, value)
         metric._update_count, metric._computed = count, None
-
-
-def defaults_of(metric: Metric) -> dict[str, Any]:
-    """The default values of a metric's states by name, as given to ``add_state``."""
-    return metric._defaults
 
 
 def reductions_of(metric: Metric) -> dict[str, Any]:

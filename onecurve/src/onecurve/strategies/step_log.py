@@ -29,7 +29,7 @@ from torchmetrics.utilities.data import dim_zero_cat
 
 from ..batch.epoch_sums import NEUTRAL
 from ..compat.of_lightning import callbacks_of, ends_batch
-from ..compat.of_torch import defaults_of, reductions_of, state_kept
+from ..compat.of_torch import reductions_of, state_kept
 from ..compat.patches import replaced
 from ..errors import UserError, say, some_of
 from .mesh.ranks import Ranks, gather_objects
@@ -213,8 +213,7 @@ def _empty_states(metric: Metric) -> dict[str, Tensor]:
     """No values of the types that a metric's states have now."""
     reductions = reductions_of(metric)
     found = {}
-    for name in defaults_of(metric):
-        state = getattr(metric, name)
+    for name, state in metric.metric_state.items():
         if isinstance(state, Tensor):
             found[name] = state.new_empty(0)
         elif state and reductions[name] is dim_zero_cat:

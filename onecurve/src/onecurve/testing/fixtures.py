@@ -1,12 +1,10 @@
 """A plugin of pytest; in `conftest.py`: ``pytest_plugins = ["onecurve.testing.fixtures"]``."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
-import torch
 
 from .runs import Cli, Outcome, run_directories, run_script
 
@@ -75,17 +73,3 @@ def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
         return made[arguments]
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def _clean_after_each_run() -> Iterator[None]:
-    """A run leaves no variables of ranks to the next test, and no process group."""
-
-    def of_ranks() -> dict[str, str]:
-        names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
-        return {name: value for name, value in os.environ.items() if name.startswith(names)}
-
-    before = of_ranks()
-    yield
-    assert of_ranks() == before
-    assert not torch.distributed.is_initialized()
