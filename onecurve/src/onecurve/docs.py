@@ -3,6 +3,7 @@
 import argparse
 import pydoc
 import sys
+import webbrowser
 from pathlib import Path
 
 
@@ -16,9 +17,12 @@ def main() -> int:
     """List the pages that are installed with the library, or show one of them."""
     parser = argparse.ArgumentParser(prog="onecurve docs", description=main.__doc__)
     parser.add_argument("page", nargs="?", help="show this page, such as strategies")
+    parser.add_argument("--open", action="store_true", help="open the folder in the browser")
     arguments = parser.parse_args()
     pages = {page.stem: page.read_text(encoding="utf-8") for page in sorted(folder().glob("*.md"))}
-    if arguments.page is None:
+    if arguments.open:
+        webbrowser.open(folder().as_uri())
+    elif arguments.page is None:
         print(f"{folder()}\nShow one: onecurve docs {next(iter(pages))}\n")
         for name, text in pages.items():
             title = text.partition("\n")[0].removeprefix("# ")
