@@ -574,7 +574,7 @@ OF_OTHERS = {
     ),
     "a weight that is logged": other(
         others.LogsAWeight,
-        cells={**SHARDED_TASK, "pipeline": rejected("gets a number of weights or gradients that")},
+        cells={"pipeline": rejected("gets a number of weights or gradients that")},
     ),
     "histograms of weights": other(others.DrawsHistograms, cells={**SHARDED_TASK, **OF_ANOTHER}),
     "weights that get other memory": other(
@@ -617,7 +617,7 @@ OF_OTHERS = {
     "an optimizer and a schedule of one's own": other(others.Own, cells=OWN_OPTIMIZER),
     "an optimizer of one's own, by the norm of all": other(
         partial(others.Own, others.ByNorm),
-        cells={"tensor": rejected(SHARDED), "pipeline": differs("is not one of torch.optim")},
+        cells={"pipeline": differs("is not one of torch.optim")},
     ),
     "an optimizer that was made before the fit": other(others.MadeEarly),
     "a teacher in inference mode": other(others.Taught),
