@@ -57,10 +57,6 @@ def losses(
     return record.losses
 
 
-def stateful() -> DataLoader[Any]:
-    return DataLoader(data.StatefulEpochs(), 4)
-
-
 def torchdatas(workers: int) -> Any:
     loader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     return loader(data.StatefulEpochs(), 4, num_workers=workers)
@@ -75,11 +71,6 @@ DATA: dict[str, tuple[Made, Any]] = {
     "torchdata": (partial(torchdatas, 0), tasks.Plain),
     "torchdata with workers": (partial(torchdatas, 2), tasks.Plain),
 }
-LATER: dict[str, tuple[Made, Any]] = {
-    "augmented": (data.split, tasks.Plain),
-    "several": (partial(data.two_as, "max_size_cycle"), tasks.TwoLoaders),
-    "a stream with a state": (stateful, tasks.Plain),
-}
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -90,14 +81,6 @@ def test_a_resumed_run_trains_on_the_rest_of_the_epoch(
     whole = losses(*DATA[name], save=file)
     assert losses(*DATA[name], resume=file) == whole[2:]
     assert "resume:" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_it_resumes_in_a_later_epoch(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "inside.ckpt"
-    # DP looks at the first batch before Lightning knows the epoch.
-    whole = losses(*LATER[name], save=file, epoch=1, strategy=onecurve.DP)
-    assert losses(*LATER[name], resume=file, strategy=onecurve.DP) == whole[len(whole) // 2 + 2 :]
 
 
 @pytest.mark.parametrize("batch", [1, -1], ids=["inside", "at its end"])

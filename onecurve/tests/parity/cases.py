@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import others
+import sharded_networks
 import stages
 from conftest import PASSED_ON, ZBV
 from lightning.pytorch import LightningModule
@@ -178,6 +179,20 @@ OF_DATA = {
         data=partial(data.NoLoader, 9, 1, 11),
         cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
     ),
+    "two training loaders, the shorter again and again": Case(
+        tasks.TwoLoaders, partial(data.two_as, "max_size_cycle"), cells=BY_GPIPE
+    ),
+    "two validation loaders at once": Case(
+        tasks.LogsItsWayOfTwo,
+        validation=data.two_at_once,
+        cells=cells(SHARES, announced("a mean over all samples is exact, a sum of the loaders'")),
+    ),
+    "validation of no DataLoader": Case(
+        tasks.LogsItsWay,
+        validation=partial(data.NoLoader, 9, 1, 11),
+        cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
+    ),
+    "validation of a list of batches": Case(tasks.LogsItsWay, validation=data.list_of_batches),
 }
 OF_STEPS = {
     "accumulation, logged by epoch": Case(
@@ -608,6 +623,12 @@ OF_OTHERS = {
     "BatchNorm, a sample of a rank": other(
         others.Normalized,
         data=partial(others.loaders, 3),
+        cells=cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
+        under=("dp", "ddp"),
+    ),
+    "BatchNorm of the global batch, which is one sample in the end": other(
+        others.Normalized,
+        trainer={"sync_batchnorm": True, "steps": 10, "limit_train_batches": 5},
         cells={"ddp": rejected("BatchNorm cannot compute statistics of one sample")},
         under=("ddp",),
     ),
@@ -660,6 +681,28 @@ OF_OTHERS = {
             "pipeline": failed("an autograd.Function with functorch transforms"),
         },
     ),
+}
+
+
+# Its layers, their options, and whether it is sharded along the sequence as well.
+OF_TENSOR: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "a GPT": ("gpt", {}, False),
+    "a GPT of tied weights, along the sequence": ("gpt", {"tied": True}, True),
+    "torchvision's VisionTransformer, along the sequence": ("vit", {}, True),
+    "nn.TransformerEncoder, along the sequence": ("encoder", {}, True),
+    "layers that are known by their classes": ("named", {}, False),
+    "fused projections, along the sequence": ("fused", {}, True),
+    "activations in place": ("mlp", {"inplace": True}, False),
+}
+OF_OTHERS |= {
+    row: Case(
+        partial(sharded_networks.task_of, name, **options),
+        partial(sharded_networks.batches, name),
+        None,
+        settings={key: {"sequence": True} for key in ("tensor", "shard x tensor") if sequence},
+        under=("tensor", "shard x tensor"),
+    )
+    for row, (name, options, sequence) in OF_TENSOR.items()
 }
 
 
