@@ -21,6 +21,13 @@ the checkpoint to go on from; is_alone=, where not every rank may be refused, so
 follow."""
 
 
+STRATEGIES: dict[str, Any] = {
+    strategy.name: strategy
+    for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Tensor, onecurve.Pipeline)
+}
+"""Those of ranks."""
+
+
 class Small(LightningModule):
     """A regression that keeps the rules; others change one thing about it."""
 
@@ -125,11 +132,6 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
     return results
 
 
-def fits_alone(*modules: Callable[[], LightningModule], **options: Any) -> dict[str, Any]:
-    """What modules log under `Single`, by their names."""
-    return alone({module.__name__: (module, None, options) for module in modules})
-
-
 def alone(cases: dict[Any, Case]) -> dict[Any, Any]:
     """What the modules of cases log under `Single`."""
     single: dict[Any, Case] = {
@@ -144,14 +146,6 @@ def fits_in_ranks(cases: dict[Any, Case], processes: int = 2) -> dict[Any, Any]:
     """All cases in ranks that are there already."""
     found: dict[Any, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
     return found
-
-
-def assert_rejected(found: Any, words: str) -> None:
-    """That a fit under pipeline was rejected in one line, with these words."""
-    assert isinstance(found, str), "it was trained"
-    assert found.startswith("strategy=pipeline: ")
-    assert words in found
-    assert "\n" not in found
 
 
 def assert_equal(found: Any, single: dict[str, list[float]], epochs: int = 1) -> None:

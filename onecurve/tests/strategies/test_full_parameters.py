@@ -10,13 +10,12 @@ import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule
 from others import MadeEarly, Samples, Stranger, loaders
-from several_fits import quiet_trainer
+from several_fits import STRATEGIES, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError, user_error_behind
-from onecurve.launch import agent
 from onecurve.machine import unchanged_environment
 
 
@@ -37,18 +36,6 @@ class OfRows(Stranger):
         weight = self.model[0].weight
         with torch.no_grad():
             exec(self.change, {"weight": weight, "gradient": weight.grad, "torch": torch, "nn": nn})
-
-
-STRATEGIES = {
-    strategy.name: strategy
-    for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Tensor, onecurve.Pipeline)
-}
-
-
-@pytest.fixture(autouse=True)
-def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
-    monkeypatch.syspath_prepend(str(request.path.parent))
 
 
 def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
