@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import warm_ranks
 from lightning.pytorch import Callback, Trainer, seed_everything
-from several_fits import quiet_trainer
+from several_fits import LIGHTNING, Losses, quiet_trainer
 from torch.utils.data import DataLoader
 from zoo import data, tasks
-from zoo.train import LIGHTNING, Record
 
 import onecurve
 from onecurve.machine import unchanged_environment
@@ -48,13 +47,13 @@ def losses(
     devices: int = 1,
 ) -> list[float]:
     """Of some epochs, of which each has three steps or more."""
-    record = Record()
+    record = Losses()
     with unchanged_environment(LIGHTNING):
         seed_everything(1, verbose=False)
         callbacks = [record, *([Save(save, epoch, batch)] if save else [])]
         options: Any = {"precision": "64-true", "callbacks": callbacks, "max_epochs": epochs}
         quiet_trainer(strategy(), devices, **options).fit(task(), made(), ckpt_path=resume)
-    return record.losses
+    return record.logged["train/loss"]
 
 
 def torchdatas(workers: int) -> Any:

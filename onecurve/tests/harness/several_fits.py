@@ -15,6 +15,8 @@ import onecurve
 from onecurve.errors import user_error_behind
 from onecurve.machine import unchanged_environment
 
+# What a Trainer leaves in the environment of its process.
+LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
 """A module, a strategy, and options of the Trainer. Or data=, which makes another loader; resume=,
 the checkpoint to go on from; is_alone=, where not every rank may be refused, so that no case can
@@ -138,7 +140,7 @@ def alone(cases: dict[Any, Case]) -> dict[Any, Any]:
         name: (module, onecurve.Single(), {**options, "devices": 1})
         for name, (module, _, options) in cases.items()
     }
-    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+    with unchanged_environment(LIGHTNING):
         return fits(single)
 
 

@@ -10,7 +10,7 @@ import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule
 from others import MadeEarly, Samples, Stranger, loaders
-from several_fits import STRATEGIES, quiet_trainer
+from several_fits import LIGHTNING, STRATEGIES, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -73,7 +73,7 @@ def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line
     if line:
         assert line in found
         return
-    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+    with unchanged_environment(LIGHTNING):
         expected = after(MadeEarly, *((what, "plain") for what, _ in each))
     torch.testing.assert_close(found, expected, rtol=0, atol=ROUNDING)
 
@@ -167,7 +167,7 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
 
 @pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
 def test_a_task_is_read_changed_and_loaded_after_its_fit(strategy: str) -> None:
-    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+    with unchanged_environment(LIGHTNING):
         single = between_two_fits(onecurve.Single(), 1)
     run = partial(warm_ranks.run, "test_full_parameters.between_two_fits", processes=2)
     found = run((STRATEGIES[strategy](),))
