@@ -626,12 +626,6 @@ OF_OTHERS = {
         cells=cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
         under=("dp", "ddp"),
     ),
-    "BatchNorm of the global batch, which is one sample in the end": other(
-        others.Normalized,
-        trainer={"sync_batchnorm": True, "steps": 10, "limit_train_batches": 5},
-        cells={"ddp": rejected("BatchNorm cannot compute statistics of one sample")},
-        under=("ddp",),
-    ),
     "second derivatives through BatchNorm of the global batch": other(
         others.PenalizesNormalized,
         trainer={"sync_batchnorm": True},
@@ -680,6 +674,12 @@ OF_OTHERS = {
             "tensor": rejected(SHARDED),
             "pipeline": failed("an autograd.Function with functorch transforms"),
         },
+    ),
+    "BatchNorm of the global batch, which is one sample in the end": other(
+        others.Normalized,
+        trainer={"sync_batchnorm": True, "steps": 10, "limit_train_batches": 5},
+        cells={"ddp": rejected("BatchNorm cannot compute statistics of one sample")},
+        under=("ddp",),
     ),
 }
 
