@@ -126,8 +126,6 @@ ALL = {**STRATEGIES, **MESHES}
 # What this torch has of schedules that split the backward pass, the most involved one.
 ZBV = "interleaved_zero_bubble" if too_old("strategy.schedule=zbv") else "zbv"
 PASSED_ON = "strategy=pipeline whose stages pass on what has no gradient"
-# Several stages a rank.
-INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
 
 
 def unless_too_old(feature: str) -> pytest.MarkDecorator:
@@ -195,6 +193,12 @@ def warm(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
         return outcome
 
     return run
+
+
+@pytest.fixture
+def warm_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`launch` finds ranks that are there already."""
+    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
 
 
 Refused = Callable[..., str]

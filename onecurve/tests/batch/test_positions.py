@@ -7,7 +7,8 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from conftest import one_of_a_kind
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -105,8 +106,13 @@ AGAIN = {
 }
 
 
-@pytest.mark.parametrize("where", HOOKS)
-@pytest.mark.parametrize("name", OPTIONS)
+ALL = [(name, where) for name in OPTIONS for where in HOOKS]
+# What validates at another time meets what is not in a validation alike.
+FEW = ("a step", "the last step", "the start of an epoch")
+KEPT = [cell for cell in ALL if cell[0] in ("inside", "accumulated") or cell[1] in FEW]
+
+
+@pytest.mark.parametrize(("name", "where"), one_of_a_kind(ALL, kept=KEPT))
 def test_a_resumed_run_is_the_rest_of_one_run(name: str, where: str, tmp_path: Path) -> None:
     saves = Saves(tmp_path / "one.ckpt", *HOOKS[where])
     whole = fitted(None, saves, **OPTIONS[name])
@@ -117,6 +123,14 @@ def test_a_resumed_run_is_the_rest_of_one_run(name: str, where: str, tmp_path: P
         return
     rest = fitted(saves.file, **OPTIONS[name])
     assert rest == whole[saves.happened - AGAIN.get(where, 0) :]
+
+
+@pytest.mark.parametrize("where", ["a step", "the last step"])
+def test_a_schedule_of_accumulation_resumes(where: str, tmp_path: Path) -> None:
+    saves = Saves(tmp_path / "one.ckpt", *HOOKS[where])
+    whole = fitted(None, saves, GradientAccumulationScheduler({0: 1, 1: 2}))
+    rest = fitted(saves.file, GradientAccumulationScheduler({0: 1, 1: 2}))
+    assert rest == whole[saves.happened :]
 
 
 class Stops(L.Callback):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import ROUNDING, Shared, largest_difference
 from lightning.pytorch import LightningModule
-from several_fits import Case, alone, fits_in_ranks
+from several_fits import STRATEGIES, Case, alone, fits_in_ranks
 
 import onecurve
 from onecurve.strategies.callback_api import CallbackAPI
@@ -17,12 +17,6 @@ from onecurve.strategies.callback_api import CallbackAPI
 PAGE = (Path(__file__).parents[2] / "docs/contract.md").read_text(encoding="utf-8")
 TASK, *EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SENTENCES = re.findall(r"^\*\*([^*]+)\*\*", PAGE, re.MULTILINE)
-STRATEGIES: dict[str, Any] = {
-    "ddp": onecurve.DDP,
-    "fsdp": onecurve.FSDP,
-    "pipeline": onecurve.Pipeline,
-    "tensor": onecurve.Tensor,
-}
 
 
 def task(number: int) -> LightningModule:

@@ -24,19 +24,15 @@ from others import (
     loaders,
     pair,
 )
-from several_fits import SavesAtEnd, fits, quiet_trainer
+from several_fits import STRATEGIES, SavesAtEnd, fits, quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.launch import agent
 
-STRATEGIES = {
-    strategy.name: strategy
-    for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Tensor, onecurve.Pipeline)
-}
+pytestmark = pytest.mark.usefixtures("warm_launch")
 
 
 class Drops(Stranger):
@@ -44,11 +40,6 @@ class Drops(Stranger):
 
     def __init__(self) -> None:
         super().__init__(lambda: nn.Sequential(pair(), nn.Dropout(0.1)))
-
-
-@pytest.fixture(autouse=True)
-def _warm_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
 
 
 def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str = "ddp") -> str:
