@@ -135,8 +135,8 @@ def application(configs: Path, config_name: str, options: Namespace) -> Iterator
         configs = Path(options.config_path)
     search_path = create_config_search_path(os.path.abspath(configs))
     if options.config_dir:
-        place = f"file://{os.path.abspath(options.config_dir)}"
-        search_path.prepend("command-line", place, SearchPathQuery(provider="schema"))
+        folder = f"file://{os.path.abspath(options.config_dir)}"
+        search_path.prepend("command-line", folder, SearchPathQuery(provider="schema"))
     hydra = Hydra.create_main_hydra2(config_name, search_path)
     try:
         yield Application(hydra, options.config_name or config_name)

@@ -193,7 +193,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table
 
-    found: list[Compiled] = []
+    compiled: list[Compiled] = []
 
     def partition(joint: Any, values: Any, **options: Any) -> tuple[Any, Any]:
         forward, backward = min_cut_rematerialization_partition(joint, values, **options)
@@ -201,7 +201,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
         entering = [node for node in nodes if node.op == "placeholder"]
         (leaving,) = next(node for node in nodes if node.op == "output").args
         parts = (entering, leaving[:number], leaving[number:])
-        found.append(
+        compiled.append(
             Compiled(*(tensor_leaves([_value_of(node) for node in part]) for part in parts))
         )
         return forward, backward
@@ -211,7 +211,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
 
     table = select_decomp_table()
     aot_function(function, as_it_is, partition_fn=partition, decompositions=table)(*inputs)
-    return found[0] if found else None
+    return compiled[0] if compiled else None
 
 
 def _value_of(node: Any) -> Any:
