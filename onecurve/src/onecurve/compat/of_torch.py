@@ -90,16 +90,14 @@ def hooked(module: nn.Module) -> list[str]:
     ]
 
 
-def _are_foreign(hooks: Mapping[int, Any] | None) -> bool:
+def _are_foreign(hooks: Mapping[int, Any] | None, known: tuple[str, ...] = ("onecurve.",)) -> bool:
     modules = [str(getattr(hook, "__module__", "")) for hook in (hooks or {}).values()]
-    return not all(module.startswith("onecurve.") for module in modules)
+    return not all(module.startswith(known) for module in modules)
 
 
 def sees_outputs(module: nn.Module) -> bool:
     """Whether a module has a hook of somebody else: ``register_forward_hook``."""
-    hooks = module._forward_hooks.values()
-    owners = [str(getattr(hook, "__module__", "")) for hook in hooks]
-    return not all(owner.startswith(("torch.", "onecurve.")) for owner in owners)
+    return _are_foreign(module._forward_hooks, ("torch.", "onecurve."))
 
 
 def remove_hooks(wrapped: DistributedDataParallel) -> None:
@@ -158,15 +156,13 @@ def reduce_late_gradients(unit: FSDPModule) -> None:
 def compile_module(module: nn.Module, options: dict[str, Any]) -> None:
     """Like ``module.compile()``, once; before torch 2.14 that skips classes of `torch.nn`."""
     if module._compiled_call_impl is None:
-        module._compiled_call_impl = torch.compile(_calling(module._call_impl), **options)
+        call: Callable[..., Any] = module._call_impl
 
+        # A function that is not PyTorch's own is traced including everything that it calls.
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
 
-def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
-    # A function that is not PyTorch's own is traced including everything that it calls.
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    return traced
+        module._compiled_call_impl = torch.compile(traced, **options)
 
 
 def is_compiled_function(function: Callable[..., Any]) -> bool:
