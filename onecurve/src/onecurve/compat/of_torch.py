@@ -90,16 +90,14 @@ def hooked(module: nn.Module) -> list[str]:
     ]
 
 
-def _are_foreign(hooks: Mapping[int, Any] | None) -> bool:
+def _are_foreign(hooks: Mapping[int, Any] | None, known: tuple[str, ...] = ("onecurve.",)) -> bool:
     modules = [str(getattr(hook, "__module__", "")) for hook in (hooks or {}).values()]
-    return not all(module.startswith("onecurve.") for module in modules)
+    return not all(module.startswith(known) for module in modules)
 
 
 def sees_outputs(module: nn.Module) -> bool:
     """Whether a module has a hook of somebody else: ``register_forward_hook``."""
-    hooks = module._forward_hooks.values()
-    owners = [str(getattr(hook, "__module__", "")) for hook in hooks]
-    return not all(owner.startswith(("torch.", "onecurve.")) for owner in owners)
+    return _are_foreign(module._forward_hooks, ("torch.", "onecurve."))
 
 
 def remove_hooks(wrapped: DistributedDataParallel) -> None:
@@ -158,15 +156,13 @@ def reduce_late_gradients(unit: FSDPModule) -> None:
 def compile_module(module: nn.Module, options: dict[str, Any]) -> None:
     """Like ``module.compile()``, once; before torch 2.14 that skips classes of `torch.nn`."""
     if module._compiled_call_impl is None:
-        module._compiled_call_impl = torch.compile(_calling(module._call_impl), **options)
+        call: Callable[..., Any] = module._call_impl
 
+        # A function that is not PyTorch's own is traced including everything that it calls.
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
 
-def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
-    # A function that is not PyTorch's own is traced including everything that it calls.
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    return traced
+        module._compiled_call_impl = torch.compile(traced, **options)
 
 
 def is_compiled_function(function: Callable[..., Any]) -> bool:
@@ -193,7 +189,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table
 
-    found: list[Compiled] = []
+    compiled: list[Compiled] = []
 
     def partition(joint: Any, values: Any, **options: Any) -> tuple[Any, Any]:
         forward, backward = min_cut_rematerialization_partition(joint, values, **options)
@@ -201,7 +197,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
         entering = [node for node in nodes if node.op == "placeholder"]
         (leaving,) = next(node for node in nodes if node.op == "output").args
         parts = (entering, leaving[:number], leaving[number:])
-        found.append(
+        compiled.append(
             Compiled(*(tensor_leaves([_value_of(node) for node in part]) for part in parts))
         )
         return forward, backward
@@ -211,7 +207,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
 
     table = select_decomp_table()
     aot_function(function, as_it_is, partition_fn=partition, decompositions=table)(*inputs)
-    return found[0] if found else None
+    return compiled[0] if compiled else None
 
 
 def _value_of(node: Any) -> Any:

@@ -78,9 +78,9 @@ def points(plain: Curve, other: Curve) -> Iterator[tuple[int, float, float]]:
 
 
 def _of_curves(name: str, plain: Curve, other: Curve, tolerance: float) -> Row:
-    found = list(points(plain, other)) or [(0, 0.0, 0.0)]
-    absolute, relative = max(each[1] for each in found), max(each[2] for each in found)
-    for number, (step, _, far) in enumerate(found):
+    differences = list(points(plain, other)) or [(0, 0.0, 0.0)]
+    absolute, relative = max(each[1] for each in differences), max(each[2] for each in differences)
+    for number, (step, _, far) in enumerate(differences):
         if far > tolerance:
             one, two = (repr(c[number][1]) if number < len(c) else "none" for c in (plain, other))
             return Row(name, absolute, relative, step, f"{two} instead of {one}")
@@ -107,13 +107,13 @@ def _of_weights(
 
 def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
     """The norm of the difference of each tensor. Equal infinities, as in a mask, are equal."""
-    found = {}
+    norms = {}
     for key, tensor in plain.items():
         one, two = tensor.double(), other[key].double()
         same = (one == two) | (one.isnan() & two.isnan())
         difference = (one - two).masked_fill(same, 0.0)
-        found[key] = difference.nan_to_num(math.inf, math.inf, math.inf).norm()
-    return found
+        norms[key] = difference.nan_to_num(math.inf, math.inf, math.inf).norm()
+    return norms
 
 
 LATE_WEIGHTS = "weights that are drawn late"

@@ -305,7 +305,8 @@ class Watch(Callback):
         self.sums.append((self.step, float(total)))
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
-            self.curves[LOSS].append((self.step, _mean(trainer, loss.detach())))
+            mean: Any = trainer.strategy.reduce(loss.detach(), reduce_op="mean")
+            self.curves[LOSS].append((self.step, float(mean)))
             self.is_coarse |= loss.dtype != torch.float64
         if self.save_after and trainer.global_step >= self.save_after and not self.checkpoint:
             self.save_after = trainer.global_step
@@ -349,10 +350,6 @@ class Log(DummyLogger):
 def logged(name: str) -> str:
     """What a logged value is called beside the quantities that are watched in any case."""
     return f"{name}, logged" if name in (LOSS, GRADIENT) else name
-
-
-def _mean(trainer: Trainer, value: Tensor) -> float:
-    return float(trainer.strategy.reduce(value, reduce_op="mean"))
 
 
 def _state(trainer: Trainer) -> dict[str, Tensor]:

@@ -49,8 +49,8 @@ def cli(
         capfd.readouterr()
         status = run_script(scripts / script, *arguments)
         out, err = capfd.readouterr()
-        made = [path for path in run_directories(folder) if path not in before]
-        return Outcome(status, out, err, made)
+        created = [path for path in run_directories(folder) if path not in before]
+        return Outcome(status, out, err, created)
 
     return run
 
@@ -62,14 +62,14 @@ def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     Each is run when it is first requested, and must succeed. Returns its directory.
     """
     folder = tmp_path_factory.mktemp("once")
-    made: dict[tuple[str, ...], Path] = {}
+    finished: dict[tuple[str, ...], Path] = {}
 
     def run(*arguments: str) -> Path:
-        if arguments not in made:
+        if arguments not in finished:
             with chdir(folder):
                 status = run_script(scripts / "train.py", *arguments)
             assert status == 0, f"train.py {' '.join(arguments)}"
-            made[arguments] = run_directories(folder)[-1]
-        return made[arguments]
+            finished[arguments] = run_directories(folder)[-1]
+        return finished[arguments]
 
     return run
