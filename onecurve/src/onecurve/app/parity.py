@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-from lightning.pytorch import LightningDataModule
 from omegaconf import OmegaConf
 
 from ..launch.context import DIFFERS, RunContext
@@ -23,7 +22,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     own = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
     options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
     options["callbacks"] = build_group("callbacks", cfg.get("callbacks"))
-    make_data = partial(build, "data", cfg.data, LightningDataModule)
+    make_data = partial(build, "data", cfg.data)
     chosen = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
     with trainer_errors():
         found = compare_in_rank(Comparison(partial(build_task, cfg), make_data, *chosen))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningModule
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 from torch import Tensor, nn
@@ -141,7 +141,7 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
 
 
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
-    data = build("data", {**cfg.data, "batch_size": EXAMPLES}, LightningDataModule)
+    data = build("data", {**cfg.data, "batch_size": EXAMPLES})
     with building("data"):
         batch = first_batch(data, "fit")
     pair = prepared(task, batch)

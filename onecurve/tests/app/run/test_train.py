@@ -25,6 +25,17 @@ RUN_FILES = {
 }
 
 
+def test_a_run_by_default_and_its_evaluation(warm: Cli, scripts: Path) -> None:
+    short = [f"trainer.limit_{stage}_batches=1" for stage in ("train", "val", "test")]
+    trained = warm("train.py", "trainer.max_epochs=1", *short)
+    assert trained.metrics["status"] == "finished"
+    checkpoint = trained.run / "checkpoints" / "last.ckpt"
+    evaluated = warm("evaluate.py", f"checkpoint={checkpoint}")
+    assert evaluated.metrics["test/acc"] >= 0
+    for script in {path.name for path in scripts.glob("*.py")} - {"report.py"}:
+        assert "GROUP=CHOICE" in warm(script, "--help").out
+
+
 @pytest.mark.compares
 def test_the_same_command_twice_gives_the_same_losses(train: Cli, trained: Cli) -> None:
     first, second = trained("strategy=single"), train("strategy=single")
@@ -84,6 +95,7 @@ def test_the_run_directory_holds_what_it_should(trained: Cli, strategy: str) -> 
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["status"] == "finished"
     assert metrics["strategy"] == strategy
+    assert metrics["world_size"] == (2 if strategy == "ddp" else 1)
     assert metrics["global_step"] == 2 * EPOCH
     assert metrics["samples_per_second"] > 0
     for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):

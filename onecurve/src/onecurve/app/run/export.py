@@ -21,7 +21,7 @@ from ...errors import UserError, missing_packages
 from ...launch.context import RunContext
 from . import record
 from .instantiate import describe_error, load_trained
-from .predict import first_batch, tensor_inputs
+from .predict import first_batch, tensor_inputs, writing
 from .record import invocation_of
 
 TOLERANCE = 1e-4
@@ -52,28 +52,21 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     suffix, save = {"torch": (".pt2", _save_torch), "onnx": (".onnx", _save_onnx)}[cfg.format]
     output = Path(cfg.output)
     output = output if output.suffix == suffix else output.with_name(output.name + suffix)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        # Only a file that was compared is moved to its place.
-        with TemporaryDirectory(dir=output.parent) as folder:
-            with _export_errors(cfg.format, name):
-                exported = save(_program(task, inputs), Path(folder, output.name), about)
-                difference = _largest_difference(task, exported, inputs)
-            if not difference <= TOLERANCE:
-                raise UserError(
-                    f"format={cfg.format}: the outputs of what was exported are "
-                    f"{difference:.1e} of the largest away from those of {name}, and may be "
-                    f"{TOLERANCE:.0e} away: PyTorch's exporter changes an operation of forward, or "
-                    "forward draws at random; try "
-                    f"format={'onnx' if cfg.format == 'torch' else 'torch'}"
-                )
-            # ONNX keeps large weights in a second file.
-            for file in Path(folder).iterdir():
-                file.replace(output.with_name(file.name))
-    except OSError as error:
-        raise UserError(
-            f"output={output}: {error.strerror}; name a place that can be written to"
-        ) from error
+    # Only a file that was compared is moved to its place.
+    with writing("output", output), TemporaryDirectory(dir=output.parent) as folder:
+        with _export_errors(cfg.format, name):
+            exported = save(_program(task, inputs), Path(folder, output.name), about)
+            difference = _largest_difference(task, exported, inputs)
+        if not difference <= TOLERANCE:
+            raise UserError(
+                f"format={cfg.format}: the outputs of what was exported are {difference:.1e} of "
+                f"the largest away from those of {name}, and may be {TOLERANCE:.0e} away: "
+                "PyTorch's exporter changes an operation of forward, or forward draws at random; "
+                f"try format={'onnx' if cfg.format == 'torch' else 'torch'}"
+            )
+        # ONNX keeps large weights in a second file.
+        for file in Path(folder).iterdir():
+            file.replace(output.with_name(file.name))
     facts = {"checkpoint": str(cfg.checkpoint), "output": str(output), "furthest": difference}
     record.finished(run_dir, facts)
     sizes = " and ".join(map(str, BATCH_SIZES))

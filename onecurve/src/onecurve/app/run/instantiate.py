@@ -57,7 +57,9 @@ KINDS: dict[str, type[Any]] = {
     "callbacks": Callback,
     "data": LightningDataModule,
     "logger": Logger,
+    "model": nn.Module,
     "strategy": Strategy,
+    "task": LightningModule,
 }
 AS_YAML = {"None": "null", "True": "true", "False": "false"}
 
@@ -75,10 +77,12 @@ def building(key: str) -> Iterator[None]:
         raise UserError(f"{key}: {describe_error(error)}") from error
 
 
-def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
-    """Build what the configuration at `key` describes, which must be of the class that it needs."""
+def build(key: str, node: Any, **parts: Any) -> Any:
+    """Build what the configuration at `key` describes, of the class that the key is known for."""
     with building(key):
         part = instantiate(validated(key, node, parts), **parts)
+    group = key.partition(".")[0]
+    kind = KINDS.get(group if group in ("callbacks", "logger") else key, object)
     if not isinstance(part, kind):
         raise UserError(
             f"{key}._target_={node['_target_']}: makes a {type(part).__name__}, and {key} must be "
@@ -87,17 +91,12 @@ def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
     return part
 
 
-def build_part(key: str, node: Any, **parts: Any) -> Any:
-    """Build what the configuration at `key` describes, of the class that the key is known for."""
-    return build(key, node, KINDS.get(key.partition(".")[0], object), **parts)
-
-
 def build_group(key: str, node: DictConfig | None, is_job: bool = False) -> list[Any]:
     """Build the entries of a group of several, in their order; those that are null are left out.
 
     A job of a sweep does not show the layers, as the first one has shown them.
     """
-    parts = [build_part(f"{key}.{name!s}", entry) for name, entry in (node or {}).items() if entry]
+    parts = [build(f"{key}.{name!s}", entry) for name, entry in (node or {}).items() if entry]
     return [each for each in parts if not (is_job and isinstance(each, ModelSummary))]
 
 
@@ -127,26 +126,22 @@ def validated(key: str, node: Any, parts: Container[str] = ()) -> Any:
 
 
 def _resolved(key: str, target: str) -> Any:
+    """What a `_target_` names; None where Hydra has a better message."""
     module, _, name = target.rpartition(".")
     try:
-        found = import_module(module)
-    except ImportError as error:
-        package, _, missing = (error.name or "").rpartition(".")
-        inside = sys.modules.get(package)
-        folders = getattr(inside, "__path__", None)
-        is_in_target = f"{target}.".startswith(f"{error.name}.")
-        if not is_in_target:
+        inside = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{target}.".startswith(f"{error.name}."):
             raise  # what the file of the class imports is missing
-        if folders is None or hasattr(inside, missing):
-            # Such as a method of a class; or Hydra has a better message.
+        module, _, name = error.name.rpartition(".")
+        inside = sys.modules.get(module)  # type: ignore[assignment]
+        # Such as a method of a class.
+        if not hasattr(inside, "__path__") or hasattr(inside, name):
             return None
-        module, name = package, missing
-        there = [*dir(inside), *(each.name for each in iter_modules(folders))]
-    else:
-        if hasattr(found, name):
-            return getattr(found, name)
-        there = dir(found)
-    close = nearest(name, there)
+    if hasattr(inside, name):
+        return getattr(inside, name)
+    submodules = iter_modules(getattr(inside, "__path__", ()))
+    close = nearest(name, [*dir(inside), *(each.name for each in submodules)])
     meant = target.replace(f"{module}.{name}", f"{module}.{close}", 1)
     hint = f"did you mean {meant}?" if close else "name another"
     raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")
@@ -251,7 +246,7 @@ def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
                 f"or choose a {group} that --help lists"
             )
     if "network" in takes:
-        parts["network"] = build("model", cfg.model, nn.Module)
+        parts["network"] = build("model", cfg.model)
         with building("init"):
             instantiate(validated("init", cfg.init))(parts["network"])
     for name in ("optimizer", "scheduler"):
@@ -260,7 +255,7 @@ def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
                 # Lists of OmegaConf's own could not be read again from a checkpoint.
                 node = validated(name, cfg[name])
                 parts[name] = with_key(name, instantiate(node, _convert_="all"))
-    task: LightningModule = build("task", cfg.task, LightningModule, **parts)
+    task: LightningModule = build("task", cfg.task, **parts)
     return task
 
 

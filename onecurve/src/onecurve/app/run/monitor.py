@@ -76,13 +76,12 @@ class MonitoredMetrics(Callback):
                 each.frequency = epochs
         if trainer.enable_validation or not trainer.is_global_zero:
             return
-        for wait in waits(trainer, self.cfg):
-            if of_validation(wait.metric):
-                say(
-                    f"{wait.named}: there is no validation ({_no_validation_of(trainer)}), so no "
-                    "weights are the best; name a metric of training, or use monitor=null"
-                )
-                return
+        waiting = [each for each in waits(trainer, self.cfg) if of_validation(each.metric)]
+        if waiting:
+            say(
+                f"{waiting[0].named}: there is no validation ({_no_validation_of(trainer)}), so no "
+                "weights are the best; name a metric of training, or use monitor=null"
+            )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.has_validated |= not trainer.sanity_checking
@@ -134,16 +133,13 @@ def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserE
 def line(wait: Wait, trainer: Trainer) -> str:
     """That nothing logs a metric, what is logged, and what to do."""
     task, logged = type(trainer.lightning_module).__name__, logged_by_task(trainer)
-    told = f"{wait.named}: nothing logs a metric of that name"
-    if not logged:
-        where = "validation_step" if of_validation(wait.metric) else "training_step"
-        other = ", or use monitor=null" if wait.key == "monitor" else ""
-        return (
-            f"{told}; {task} logs nothing; write self.log({wait.metric!r}, ...) in {where}{other}"
-        )
-    verb = "write" if wait.key is None else "use"
-    names = ", ".join(sorted(logged))
-    return f"{told}; {task} logs {names}; {verb} {wait.instead(_proposed(wait.metric, logged))}"
+    told = f"{wait.named}: nothing logs a metric of that name; {task} logs"
+    if logged:
+        verb, other = "write" if wait.key is None else "use", _proposed(wait.metric, logged)
+        return f"{told} {', '.join(sorted(logged))}; {verb} {wait.instead(other)}"
+    where = "validation_step" if of_validation(wait.metric) else "training_step"
+    other = ", or use monitor=null" if wait.key == "monitor" else ""
+    return f"{told} nothing; write self.log({wait.metric!r}, ...) in {where}{other}"
 
 
 def _proposed(metric: str, logged: Iterable[str]) -> str:

@@ -97,18 +97,14 @@ class PredictionWriter(Predictions):
         self.run = run
         default = {"output": str(run.dir / "predictions")}
         self.options: dict[str, Any] = {**default, **OmegaConf.to_container(run.cfg.predict)}  # type: ignore[dict-item]
-        self.files: Sequence[Path] = ()
-        self.class_names: list[str] = []
+        self.output = Path(self.options["output"])
 
     def samples(self, task: LightningModule, data: LightningDataModule) -> dict[str, Any]:
         """What `Trainer.predict` is given beside the task: the data module.
 
-        A task without a `predict_step` gets one that returns its network's outputs. Where each
-        sample is a file, the data module has their paths in an attribute ``predicted_files``.
+        A task without a `predict_step` gets one that returns its network's outputs.
         """
         add_predict_step(task)
-        self.class_names = [str(name) for name in getattr(data, "class_names", None) or ()]
-        self.files = getattr(data, "predicted_files", ())
         if predict_on_test_set(data) and machine.is_first_rank():
             name = type(data).__name__
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
@@ -123,7 +119,8 @@ class PredictionWriter(Predictions):
         if trainer.is_global_zero:
             seed_everything(self.run.cfg.seed, workers=True, verbose=False)
             task.eval().to(trainer.strategy.root_device)
-            with self._place() as _, torch.no_grad(), trainer.precision_plugin.forward_context():
+            in_precision = trainer.precision_plugin.forward_context()
+            with writing("predict.output", self.output), torch.no_grad(), in_precision:
                 task.predict(self.options, data, self.run.dir)
         return True
 
@@ -132,32 +129,32 @@ class PredictionWriter(Predictions):
             return
         of_loaders = self.joined()
         count = 0
-        with self._place() as output:
-            for number, each in enumerate(of_loaders):
-                if each is None:
-                    raise UserError(
-                        f"{type(pl_module).__name__}.predict_step: returned nothing; return what "
-                        "it predicts for each sample, such as a tensor (N,) or (N, C)"
-                    )
-                place = _with_suffix(output, f"-{number}") if len(of_loaders) > 1 else output
-                rows, path = _write(each, place, self.files, self.class_names)
-                count += rows
-                print(f"{rows} predictions: {invocation_of(self.run.dir).short(path)}")
+        for number, each in enumerate(of_loaders):
+            if each is None:
+                raise UserError(
+                    f"{type(pl_module).__name__}.predict_step: returned nothing; return what "
+                    "it predicts for each sample, such as a tensor (N,) or (N, C)"
+                )
+            suffix = f"-{number}" if len(of_loaders) > 1 else ""
+            with writing("predict.output", self.output):
+                rows, path = _write(each, _with_suffix(self.output, suffix), trainer.datamodule)  # type: ignore[attr-defined]
+            count += rows
+            print(f"{rows} predictions: {invocation_of(self.run.dir).short(path)}")
         self.run.record(predictions=count)
 
-    @contextmanager
-    def _place(self) -> Iterator[Path]:
-        """Where predictions are written; what cannot be written there is reported in one line."""
-        output = Path(self.options["output"])
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            yield output
-        except OSError as error:
-            if error.filename is None or not Path(error.filename).is_relative_to(output.parent):
-                raise
-            raise UserError(
-                f"predict.output={output}: {error.strerror}; name a place that can be written to"
-            ) from error
+
+@contextmanager
+def writing(key: str, output: Path) -> Iterator[None]:
+    """Creates the folder of a file; what cannot be written there is reported in one line."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).is_relative_to(output.parent):
+            raise
+        raise UserError(
+            f"{key}={output}: {error.strerror}; name a place that can be written to"
+        ) from error
 
 
 def add_predict_step(task: LightningModule) -> None:
@@ -179,18 +176,17 @@ def joined(parts: list[Any]) -> Any:
     no rows, and becomes a list.
     """
     first = parts[0]
-    if isinstance(first, Tensor) and first.ndim:
-        if len({part.shape[1:] for part in parts}) == 1:
-            return torch.cat(parts)
+    is_tensor = isinstance(first, Tensor) and first.ndim > 0
+    if is_tensor and len({part.shape[1:] for part in parts}) == 1:
+        return torch.cat(parts)
+    if is_tensor or isinstance(first, list):
         return [row for part in parts for row in part]
-    if isinstance(first, Mapping):
-        return {key: joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_asdict"):
         return joined([part._asdict() for part in parts])
+    if isinstance(first, Mapping):
+        return {key: joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple):
         return tuple(joined(list(entry)) for entry in zip(*parts, strict=True))
-    if isinstance(first, list):
-        return [row for part in parts for row in part]
     return parts
 
 
@@ -243,15 +239,15 @@ def predict_on_test_set(data: LightningDataModule) -> bool:
     return True
 
 
-def _write(
-    predictions: Any, output: Path, files: Sequence[Path], class_names: Sequence[str]
-) -> tuple[int, Path]:
+def _write(predictions: Any, output: Path, data: LightningDataModule) -> tuple[int, Path]:
     """Write the predictions of a data set; returns the number of rows, and the file.
 
-    Numbers (N,) or (N, C), N strings, or a dictionary of such columns, become `output.csv`; of
-    image files, probabilities (N, C) become the class of each. Everything else becomes `output.pt`,
-    for ``torch.load``. Rows without files are numbered, columns without names as well.
+    Numbers (N,) or (N, C), N strings, or a dictionary of such columns, become `output.csv`; where
+    each sample is a file, of which the data module has the paths in ``predicted_files``,
+    probabilities (N, C) become its class. Everything else becomes `output.pt`, for ``torch.load``.
     """
+    files: Sequence[Path] = getattr(data, "predicted_files", ())
+    class_names = [str(name) for name in getattr(data, "class_names", None) or ()]
     if columns := _columns(predictions, class_names, bool(files)):
         path = _with_suffix(output, ".csv")
         count = len(next(iter(columns.values())))
@@ -279,37 +275,32 @@ def _with_suffix(output: Path, suffix: str) -> Path:
     return plain.with_name(plain.name + suffix)
 
 
-def _columns(
-    predictions: Any, class_names: Sequence[str], of_files: bool
-) -> dict[str, list[Any]] | None:
-    """The columns of a table by name; None for predictions of another form."""
+def _columns(predictions: Any, class_names: list[str], of_files: bool) -> dict[str, list[Any]]:
+    """The columns of a table by name, which has names of classes or numbers; else empty."""
     if isinstance(predictions, Tensor) and predictions.ndim == 2:
         count = predictions.shape[1]
         if of_files and count == len(class_names):
             best = predictions.max(dim=1)
             labels = [class_names[index] for index in best.indices.tolist()]
-            return {
-                "class": labels,
-                "probability": [f"{each:.4f}" for each in best.values.tolist()],
-            }
-        if count > MOST_COLUMNS:
-            return None
-        names = class_names if len(set(class_names)) == count else range(count)
-        predictions = dict(zip(names, predictions.unbind(1), strict=True))
+            predictions = {"class": labels, "probability": best.values.double().round(decimals=4)}
+        elif count > MOST_COLUMNS:
+            return {}
+        else:
+            names = class_names if len(set(class_names)) == count else range(count)
+            predictions = dict(zip(names, predictions.unbind(1), strict=True))
     elif not isinstance(predictions, Mapping):
         predictions = {"prediction": predictions}
     columns = {str(name): _cells(value) for name, value in predictions.items()}
-    found = {name: cells for name, cells in columns.items() if cells is not None}
-    is_table = len(found) == len(columns) and len({len(cells) for cells in found.values()}) == 1
-    return found if is_table else None
+    lengths = {len(cells) for cells in columns.values()}
+    return columns if len(lengths) == 1 and 0 not in lengths else {}
 
 
-def _cells(column: Any) -> list[Any] | None:
-    """The values of a column, with as many digits as restore the same number; None for others."""
-    if isinstance(column, list) and column and all(isinstance(each, str) for each in column):
+def _cells(column: Any) -> list[Any]:
+    """The values of a column, with as many digits as restore the same number; else empty."""
+    if isinstance(column, list) and all(isinstance(each, str) for each in column):
         return column
     if not isinstance(column, Tensor) or column.ndim != 1:
-        return None
+        return []
     if not column.is_floating_point() or column.dtype == torch.float64:
         return column.tolist()
     return [f"{value:.9g}" for value in column.tolist()]

@@ -138,19 +138,19 @@ def _environment(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _git_state() -> dict[str, Any] | None:
-    def git(*words: str) -> str:
-        command = ["git", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()
-
+    command = ["git", "status", "--porcelain=v2", "--branch"]
     try:
-        return {
-            "commit": git("rev-parse", "HEAD"),
-            "branch": git("rev-parse", "--abbrev-ref", "HEAD"),
-            "uncommitted_changes": bool(git("status", "--porcelain")),
-        }
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
+    lines = done.stdout.splitlines()
+    about = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    changes = [line for line in lines if not line.startswith("# ")]
+    return {
+        "commit": about["branch.oid"],
+        "branch": about["branch.head"],
+        "uncommitted_changes": bool(changes),
+    }
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -205,9 +205,8 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
     with creating(override):
         was_empty = not run_dir.exists() or not any(run_dir.iterdir())
         lock = lock_run(run_dir)
-    while lock is None:
-        reject_locked(run_dir, override)
-        lock = lock_run(run_dir)
+    if lock is None:
+        raise _in_use(run_dir, override)
     file = run_dir / OVERRIDES
     overrides = file.read_bytes() if file.is_file() else None
     return LockedDirectory(run_dir, lock, was_empty, overrides, _size(run_dir / "metrics.csv"))
@@ -236,27 +235,22 @@ def reject_remote(run_dir: Path, override: str) -> None:
 
 def reject_locked(run_dir: Path, override: str) -> None:
     """Reject a run directory that another process has locked, and name the process."""
-    if not _is_locked(run_dir / LOCK):
+    if not (run_dir / LOCK).exists():
         return
+    with suppress(OSError):  # somebody else's, or on a disk that can only be read
+        lock = try_lock(run_dir / LOCK)
+        if lock is None:
+            raise _in_use(run_dir, override)
+        lock.release()
+
+
+def _in_use(run_dir: Path, override: str) -> UserError:
     holder = run_dir / HOLDER
     who = holder.read_text().strip() if holder.exists() else "another process"
-    raise UserError(
+    return UserError(
         f"{override}: {who} is using {run_dir}; wait until it ends, or stop it, then run the same "
         "command again"
     )
-
-
-def _is_locked(path: Path) -> bool:
-    if not path.exists():
-        return False
-    try:
-        lock = try_lock(path)
-    except OSError:
-        return False  # somebody else's, or on a disk that can only be read
-    if lock is None:
-        return True
-    lock.release()
-    return False
 
 
 # The command of a run, and commands and paths that are printed for the user to copy

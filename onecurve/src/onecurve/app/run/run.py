@@ -5,7 +5,7 @@ Every command imports this module, so it imports neither torch nor Lightning bef
 
 import re
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ...launch.context import RunContext
     from .instantiate import Trained
     from .predict import PredictionWriter
+
+FIT = "fit_of_script"
+"""A key of checkpoints: which fit of the script saved it, from 1."""
 
 
 class Run:
@@ -34,7 +37,7 @@ class Run:
         from lightning.pytorch import seed_everything
 
         from ...checkpoint.format import read_checkpoint, reject_incomplete_state
-        from .bookkeeping import FIT, Results
+        from .script import Results
         from .stored import STORED, TEXTS
 
         config = dict(config)
@@ -81,16 +84,20 @@ class Run:
         if node is None:
             return None
         from ...compat.of_hydra import key_of
-        from .instantiate import build_group, build_part, build_task
+        from .instantiate import build, build_group, build_task
+        from .script import reject_without_test
 
         group = key_of(node)
-        if "_target_" in node:
-            if group != "task":
-                return self._ready(build_part(group, node, **parts))
-            task = build_task(self.cfg, **parts)
-            self._tell_unused(task)
-            return self._ready(task)
-        return [self._ready(part) for part in build_group(group, node, self._is_job)]
+        if "_target_" not in node:
+            return build_group(group, node, self._is_job)
+        if group == "task":
+            part = build_task(self.cfg, **parts)
+            self._tell_unused(part)
+        else:
+            part = build(group, node, **parts)
+        if self.cfg.get("test") and "resume" in self.cfg:
+            reject_without_test(part)
+        return part
 
     def trainer(
         self,
@@ -175,9 +182,12 @@ class Run:
     def _arguments(
         self, callbacks: "Sequence[Callback]", loggers: "Sequence[Logger]"
     ) -> dict[str, Any]:
+        from ...checkpoint.resume_state import resume_loggers
         from .trainer import trainer_arguments
 
-        loggers = [*loggers, *self._metrics_csv(loggers)]
+        loggers = self._with_csv(loggers)
+        if self._logs:
+            resume_loggers(loggers, self._logs)
         self._loggers += [each for each in loggers if each not in self._loggers]
         checkpoint, self._checkpoint = self._checkpoint, None
         callbacks = [*callbacks, *self._callbacks(checkpoint)]
@@ -187,44 +197,24 @@ class Run:
             arguments["strategy"].checkpoint_io.preload(checkpoint, self.resume)
         return arguments
 
-    def _metrics_csv(self, loggers: "Sequence[Logger]") -> "list[Logger]":
-        """The logger of metrics.csv, for a training run that has none."""
-        if "resume" not in self.cfg:
-            return []
+    def _with_csv(self, loggers: "Sequence[Logger]") -> "list[Logger]":
+        """Loggers of a training run, with that of metrics.csv, which all fits share."""
+        from ..loggers.buffered import BufferedCSVLogger
         from .trainer import writes_csv
 
-        if any(writes_csv(each, self.dir) for each in loggers):
-            return []
-        # Another would begin the file anew, without the rows of an earlier fit.
-        earlier = [each for each in self._loggers if writes_csv(each, self.dir)]
-        return earlier[:1] or [self._own_csv]
-
-    @cached_property
-    def _own_csv(self) -> "Logger":
-        from ..loggers.buffered import BufferedCSVLogger
-
-        logger = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
-        self._ready(logger)
-        return logger
-
-    def _ready(self, part: Any) -> Any:
-        """Let a logger continue where the checkpoint was written; reject what has no test."""
-        from lightning.pytorch.loggers import Logger
-
-        from ...checkpoint.resume_state import resume_loggers
-        from .bookkeeping import reject_without_test
-
-        if isinstance(part, Logger) and self._logs:
-            resume_loggers([part], self._logs)
-        if self.cfg.get("test") and "resume" in self.cfg:
-            reject_without_test(part)
-        return part
+        if "resume" not in self.cfg or any(writes_csv(each, self.dir) for each in loggers):
+            return [*loggers]
+        for logger in self._loggers:
+            if writes_csv(logger, self.dir):
+                return [*loggers, logger]
+        own = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
+        return [*loggers, own]
 
     def _callbacks(self, checkpoint: dict[str, Any] | None) -> "list[Callback]":
         """The callbacks that keep what a run promises, whatever the script does."""
-        from .bookkeeping import Bookkeeping
+        from .script import Bookkeeping
 
-        books = Bookkeeping(self._results, self.cfg, checkpoint, self.resume)
+        books = Bookkeeping(self._results, self.cfg, self._stored, checkpoint, self.resume)
         if "resume" not in self.cfg:
             return [books]
         from ...callbacks.garbage import GarbageCollection
@@ -233,7 +223,6 @@ class Run:
         from . import stored
         from .monitor import MonitoredMetrics
         from .stop import StopOnSignal
-        from .trainer import LogConfiguration
 
         last = self.dir / "checkpoints" / "last.ckpt"
         layout = checkpoint.get("layout") if checkpoint else None
@@ -241,7 +230,7 @@ class Run:
         redact = partial(stored.hyperparameters, texts=self._texts)
         callbacks = [PeakMemory(), ResumeState(self._stored, logs, layout, redact)]
         callbacks += [MonitoredMetrics(self.cfg, last), StopOnSignal(last, self._context.listening)]
-        callbacks += [LogConfiguration(self._stored), books]
+        callbacks.append(books)
         if self.cfg.get("gc_every_n_steps"):
             callbacks.append(GarbageCollection(self.cfg.gc_every_n_steps))
         return callbacks
@@ -257,10 +246,10 @@ class Run:
         taken = parts_taken(type(task))
         unused = {group: part for group, part in OF_A_TASK.items() if part not in taken}
         typed = typed_in(self.dir) if machine.is_first_rank() else []
-        words = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed}
-        words = {word: group for word, group in words.items() if group in unused}
+        groups = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed}
+        words = {word: unused[group] for word, group in groups.items() if group in unused}
         if words:
-            what = " and no ".join(dict.fromkeys(unused[group] for group in words.values()))
+            what = " and no ".join(dict.fromkeys(words.values()))
             say(f"{' '.join(words)}: not used, as the task takes no {what}; leave it out")
 
     @property

@@ -1,16 +1,26 @@
-"""What surrounds a script's function in every rank: how it ends, and what is written down."""
+"""What surrounds a script's function in every rank: what it came to, and what is written down."""
 
 import signal
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig
 from torch import Tensor
 
 from ... import machine
+from ...checkpoint.format import reject_other_network
 from ...checkpoint.storage import LocalFiles
+from ...compat.of_lightning import callbacks_of
 from ...errors import UserError, of_the_project, user_error_behind
 from ...launch.context import (
     DIFFERS,
@@ -24,13 +34,157 @@ from ...launch.context import (
     Stopped,
     diverged,
 )
+from ...optim.steps import steps_done
+from ...strategies.strategy import OneCurve
 from . import record
-from .bookkeeping import Results
 from .closing import show_metrics, show_training
 from .instantiate import LIGHTNING, describe_error, trainer_errors
-from .monitor import missing_metric
-from .run import Run
-from .trainer import close_loggers, final_facts
+from .monitor import missing_metric, no_validation
+from .protocols import HasFinalFacts
+from .run import FIT, Run
+from .stop import EndOfTraining, end_of_training
+from .trainer import close_loggers, logged_by_task
+
+
+@dataclass
+class Results:
+    """What a run came to so far, which is written down at the end."""
+
+    # The last metrics of the task by name, of all fits and tests, and what the script recorded.
+    metrics: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    # The fits that began, how long they took, and the samples that they trained on.
+    fits: int = 0
+    seconds: float = 0.0
+    samples: int = 0
+    # Of the last fit: its steps, its Trainer, why it ended, and whether its task has a test.
+    steps: int = 0
+    fitted: Trainer | None = None
+    end: EndOfTraining | None = None
+    has_test: bool = False
+    trainer: Trainer | None = None  # the one that was used last
+    notes: list[str] = field(default_factory=list)  # lines below the closing table
+
+    def of_fits(self) -> dict[str, float]:
+        """The facts about all fits, for metrics.json."""
+        facts: dict[str, float] = {}
+        for callback in callbacks_of(self.fitted, HasFinalFacts) if self.fitted else ():
+            facts |= callback.final_facts
+        speed = round(self.samples / self.seconds, 1) if self.seconds else 0.0
+        done = {"global_step": self.steps, "seconds": round(self.seconds, 3)}
+        return facts | done | {"samples_per_second": speed}
+
+
+class Bookkeeping(Callback):
+    """Validates what a fit begins with, logs the configuration, and notes what it came to.
+
+    The first Trainer of a run that is resumed gets its checkpoint, without tensors.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        cfg: DictConfig,
+        stored: Mapping[str, Any],
+        checkpoint: dict[str, Any] | None = None,
+        resume: Path | None = None,
+    ) -> None:
+        self.results = results
+        self.cfg = cfg
+        self.stored = stored
+        self.checkpoint = checkpoint
+        self.resume = resume
+        self._started = 0.0
+        self._samples_before = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Reject what would fail once training has ended, or not fail at all."""
+        self.results.trainer = trainer
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        if self.cfg.get("test"):
+            reject_without_test(pl_module)
+            reject_without_test(trainer.datamodule)  # type: ignore[attr-defined]
+        if self.checkpoint is not None and getattr(trainer, "resumes", False):
+            reject_other_network(pl_module, self.checkpoint, str(self.resume))
+        self.checkpoint = None
+        self.results.fits += 1
+        self.results.fitted = trainer
+        self._started = time.perf_counter()
+        self._samples_before = cast(OneCurve, trainer.strategy).samples_seen
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the configuration, without secrets, to trackers such as Weights & Biases."""
+        for logger in trainer.loggers:
+            # These write into the run directory, where config.yaml is.
+            if not isinstance(logger, CSVLogger | TensorBoardLogger):
+                logger.log_hyperparams(dict(self.stored))
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint[FIT] = self.results.fits
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Reject a checkpoint of another fit of the script: its progress is not this one's."""
+        saved, now = checkpoint.get(FIT, 1), self.results.fits
+        if trainer.state.fn == TrainerFn.FITTING and saved != now:
+            raise UserError(
+                f"resume: {trainer.ckpt_path} was saved by fit {saved} of the script, and this is "
+                f"fit {now}; let the script resume that one: `if not run.is_over({now}):` before "
+                "this fit"
+            )
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._note(trainer, pl_module)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        if isinstance(exception, EndedEarly):
+            self._note(trainer, pl_module)
+
+    def _note(self, trainer: Trainer, task: LightningModule) -> None:
+        results = self.results
+        results.metrics |= {name: each.item() for name, each in logged_by_task(trainer).items()}
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        samples = cast(OneCurve, trainer.strategy).samples_seen - self._samples_before
+        results.seconds += time.perf_counter() - self._started
+        results.samples += samples
+        results.steps = steps_done(trainer)
+        results.has_test = is_overridden("test_step", task)
+        results.end = end_of_training(trainer, _stopping(self.cfg))
+        line = no_validation(trainer) if samples else None
+        results.notes += [line] if line else []
+        if trainer.ckpt_path is not None and not samples and trainer.is_global_zero:
+            end = results.end
+            print(f"resume: the run is over: {end.reason}; to train further add {end.to_continue}")
+
+
+def reject_without_test(part: Any) -> None:
+    """Reject a task or data that Lightning would reject once the test begins, after the training.
+
+    Loaders that a script passes one by one are its own matter.
+    """
+    needed = {LightningModule: "test_step", LightningDataModule: "test_dataloader"}
+    for kind, name in needed.items():
+        if isinstance(part, kind) and not is_overridden(name, part):
+            raise UserError(f"{type(part).__name__} has no {name}; write one, or use test=false")
+
+
+def _stopping(cfg: DictConfig) -> dict[str, str]:
+    """The names of callbacks that stop early, by the metric that they monitor, and of a Timer."""
+    names: dict[str, str] = {}
+    for name, entry in (cfg.get("callbacks") or {}).items():
+        target = str(entry.get("_target_")) if entry else ""
+        if target.endswith("EarlyStopping"):
+            names[str(entry.get("monitor"))] = str(name)
+        elif target.endswith(".Timer"):
+            names["Timer"] = str(name)
+    return names
 
 
 def in_rank(
@@ -62,8 +216,7 @@ def in_rank(
     except Stopped as stopped:
         return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:
-        if (stopped_by := _signal_behind(end, results)) is not None:
-            raise RankFailed(f"stopped by {stopped_by.name}", 128 + stopped_by) from None
+        _raise_if_signal(end, results)
         # `sys.exit()` in a script ends it as `return` does.
         if isinstance(end.code, int) and end.code:
             words = f"the script ended itself by sys.exit({end.code})"
@@ -72,9 +225,8 @@ def in_rank(
             raise RankFailed(str(end.code)) from None
         best = run.best
     except Exception as error:
-        if results.trainer is not None and (
-            refusal := missing_metric(error, results.trainer, run.cfg)
-        ):
+        trainer = results.trainer
+        if trainer is not None and (refusal := missing_metric(error, trainer, run.cfg)):
             raise refusal from None
         script = function.__code__.co_filename
         if not _has_trained(results) and (line := _rejected_before_training(error, script)):
@@ -95,16 +247,15 @@ def _write(run: Run, metrics: Metrics, status: str, best: str | None) -> None:
     facts: dict[str, Any] = {}
     if results.trainer is not None:
         facts |= {"strategy": run.cfg.strategy.name, "world_size": results.trainer.world_size}
-    if "checkpoint" in run.cfg and isinstance(run.cfg.checkpoint, str):
-        facts["checkpoint"] = str(run.cfg.checkpoint)
-    if results.fits:
-        speed = round(results.samples / results.seconds, 1) if results.seconds else 0.0
-        facts |= {"global_step": results.steps, "seconds": round(results.seconds, 3)}
-        facts = final_facts(cast(Any, results.fitted)) | facts | {"samples_per_second": speed}
-    is_early = results.end is not None and results.end.is_early and status == "finished"
-    why = {"stopped": results.end.reason} if results.end is not None and is_early else {}
+    if isinstance(run.cfg.get("checkpoint"), str):
+        facts["checkpoint"] = run.cfg.checkpoint
+    if results.fitted is not None:
+        facts |= results.of_fits()
+    end = results.end
+    is_early = end is not None and end.is_early and status == "finished"
+    why = {"stopped": end.reason} if end is not None and is_early else {}
     record.finished(run.dir, metrics | facts | results.facts | why, status)
-    if not results.fits:
+    if results.fitted is None:
         if metrics:
             show_metrics(metrics, run.dir)
         return
@@ -130,12 +281,11 @@ def _has_trained(results: Results) -> bool:
     return bool(results.samples or getattr(strategy, "samples_seen", 0))
 
 
-def _signal_behind(end: SystemExit, results: Results) -> signal.Signals | None:
-    """The signal after which Lightning has ended a fit: SIGTERM, or Ctrl-C."""
-    if isinstance(end, SIGTERMException):
-        return signal.SIGTERM
-    is_interrupted = results.trainer is not None and results.trainer.interrupted
-    return signal.SIGINT if is_interrupted else None
+def _raise_if_signal(end: SystemExit, results: Results) -> None:
+    """Lightning ends a fit by itself after SIGTERM, or Ctrl-C."""
+    number = signal.SIGTERM if isinstance(end, SIGTERMException) else signal.SIGINT
+    if number == signal.SIGTERM or (results.trainer is not None and results.trainer.interrupted):
+        raise RankFailed(f"stopped by {number.name}", 128 + number) from None
 
 
 def _rejected_before_training(error: Exception, script: str) -> str | None:

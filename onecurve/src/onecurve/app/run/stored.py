@@ -4,7 +4,7 @@ Other interpolations are resolved, because a resumed run compares settings.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -27,8 +27,28 @@ def for_ranks(config: DictConfig) -> dict[str, Any]:
     """A configuration in plain containers, resolved, with what is stored of it."""
     raw: Any = OmegaConf.to_container(config)
     plain = resolved(config)
-    texts = {str(value): text for text, value in _leaves(raw, plain) if "oc.env" in text}
-    return {**plain, STORED: _without(texts, raw, plain), TEXTS: texts}
+    texts: dict[str, str] = {}
+
+    def note(text: Any, value: Any) -> None:
+        if isinstance(text, str) and "oc.env" in text:
+            texts[str(value)] = text
+
+    def without(text: Any, value: Any) -> Any:
+        """The resolved value, but the raw text of one that holds a value of the environment."""
+        is_read = isinstance(text, str) and "${" in text and any(_holds(value, v) for v in texts)
+        return text if is_read else value
+
+    _of_leaves(note, raw, plain)
+    return {**plain, STORED: _of_leaves(without, raw, plain), TEXTS: texts}
+
+
+def _of_leaves(function: Callable[[Any, Any], Any], raw: Any, plain: Any) -> Any:
+    """The containers with what a function makes of every raw value and the resolved one."""
+    if isinstance(raw, dict):
+        return {key: _of_leaves(function, raw[key], plain[key]) for key in raw}
+    if isinstance(raw, list):
+        return [_of_leaves(function, *pair) for pair in zip(raw, plain, strict=True)]
+    return function(raw, plain)
 
 
 def hyperparameters(content: Any, texts: Mapping[str, str]) -> Any:
@@ -74,28 +94,9 @@ def is_secret(key: str, value: str) -> bool:
     return SECRET.search(key) is not None and not is_number
 
 
-def _without(texts: Mapping[str, str], raw: Any, plain: Any) -> Any:
-    """The resolved values, but the raw text of those that hold a value of the environment."""
-    if isinstance(raw, dict):
-        return {key: _without(texts, raw[key], plain[key]) for key in raw}
-    if isinstance(raw, list):
-        return [_without(texts, *pair) for pair in zip(raw, plain, strict=True)]
-    is_read = isinstance(raw, str) and "${" in raw and any(_holds(plain, each) for each in texts)
-    return raw if is_read else plain
-
-
 def _holds(value: Any, part: str) -> bool:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         return any(_holds(each, part) for each in value)
     return str(value) == part or (len(part) >= SHORTEST_PART and part in str(value))
-
-
-def _leaves(raw: Any, plain: Any) -> Iterator[tuple[str, Any]]:
-    """Every raw text with its resolved value."""
-    if isinstance(raw, dict | list):
-        for key in raw if isinstance(raw, dict) else range(len(raw)):
-            yield from _leaves(raw[key], plain[key])
-    elif isinstance(raw, str):
-        yield raw, plain

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import (
     Checkpoint,
     GradientAccumulationScheduler,
@@ -17,8 +17,7 @@ from lightning.pytorch.callbacks import (
     ModelSummary,
     ProgressBar,
 )
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.loggers import CSVLogger, Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -27,14 +26,13 @@ from ...checkpoint.storage import LocalFiles, ShardedFolders
 from ...compat.of_lightning import callbacks_of, empty_hooks_skipped, logging_in_place
 from ..loggers.buffered import BufferedCSVLogger, BufferedTensorBoardLogger
 from .instantiate import build
-from .protocols import HasFinalFacts, HasFinalWeights
+from .interpolation import dotted
+from .protocols import HasFinalWeights
 
 # The number of steps in an epoch follows from these keys.
 STEP_KEYS = (
-    ("data",),
-    ("trainer", "accumulate_grad_batches"),
-    ("trainer", "limit_train_batches"),
-    ("callbacks", "gradient_accumulation"),
+    *("data", "trainer.accumulate_grad_batches", "trainer.limit_train_batches"),
+    "callbacks.gradient_accumulation",
 )
 
 
@@ -51,8 +49,8 @@ class EarlierSteps(NamedTuple):
 
 def earlier_steps(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> EarlierSteps | None:
     """The progress in a checkpoint; None if all its steps were of this configuration's size."""
-    before = checkpoint.get("config") or config
-    is_alike = all(_value(before, path) == _value(config, path) for path in STEP_KEYS)
+    before, now = (dict(dotted(each)) for each in (checkpoint.get("config") or config, config))
+    is_alike = all(before.get(key) == now.get(key) for key in STEP_KEYS)
     if is_alike and not checkpoint.get("had_other_steps"):
         return None
     loop = checkpoint["loops"]["fit_loop"]
@@ -62,12 +60,6 @@ def earlier_steps(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> E
     if batches and progress["is_last_batch"]:
         return EarlierSteps(epochs, 0, checkpoint["global_step"])
     return EarlierSteps(max(0, epochs - 1), batches, checkpoint["global_step"])
-
-
-def _value(config: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        config = (config or {}).get(key)
-    return config
 
 
 class RunTrainer(Trainer):
@@ -132,21 +124,6 @@ class RunTrainer(Trainer):
         return self.accumulate_grad_batches
 
 
-class LogConfiguration(Callback):
-    """Logs the configuration, without secrets, to trackers such as Weights & Biases and MLflow.
-
-    Loggers that write into the run directory do not need it: config.yaml is there.
-    """
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for logger in trainer.loggers:
-            if not isinstance(logger, CSVLogger | TensorBoardLogger):
-                logger.log_hyperparams(dict(self.config))
-
-
 def trainer_arguments(
     cfg: DictConfig, run_dir: Path, callbacks: list[Callback], loggers: list[Logger]
 ) -> dict[str, Any]:
@@ -191,7 +168,7 @@ def strategy_of(cfg: DictConfig) -> Any:
     """Build the strategy of a configuration."""
     about = {"name", "processes"}  # describe it, and are no arguments
     options = {key: value for key, value in cfg.strategy.items() if key not in about}
-    return build("strategy", options, Strategy)
+    return build("strategy", options)
 
 
 def best_checkpoint(trainer: Trainer) -> str | None:
@@ -210,25 +187,12 @@ def best_checkpoint(trainer: Trainer) -> str | None:
     return trainer.strategy.broadcast(paths[0] if paths else None)
 
 
-def task_metrics(trainer: Trainer) -> dict[str, float]:
-    """The last metrics of the task by name."""
-    return {name: value.item() for name, value in logged_by_task(trainer).items()}
-
-
 def logged_by_task(trainer: Trainer) -> dict[str, Tensor]:
     """What callbacks can monitor, without the learning rates that LearningRateMonitor adds."""
     rates: set[str] = set()
     for each in callbacks_of(trainer, LearningRateMonitor):
         rates |= {*each.lrs, *each.last_momentum_values, *each.last_weight_decay_values}
     return {name: value for name, value in trainer.callback_metrics.items() if name not in rates}
-
-
-def final_facts(trainer: Trainer) -> dict[str, float]:
-    """The facts of callbacks (`protocols.HasFinalFacts`) about the whole run, by name."""
-    facts: dict[str, float] = {}
-    for callback in callbacks_of(trainer, HasFinalFacts):
-        facts |= callback.final_facts
-    return facts
 
 
 def close_loggers(loggers: Iterable[Logger]) -> None:
