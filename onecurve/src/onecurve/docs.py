@@ -29,3 +29,7 @@ def main() -> int:
         print(f"error: {arguments.page}: no such page; one of {', '.join(pages)}", file=sys.stderr)
         return 2
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
