@@ -55,14 +55,10 @@ pytest_plugins = ["onecurve.testing.fixtures"]
 @pytest.fixture(autouse=True)
 def _clean_after_each_run() -> Iterator[None]:
     """A run leaves no variables of ranks to the next test, and no process group."""
-
-    def of_ranks() -> dict[str, str]:
-        names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
-        return {name: value for name, value in os.environ.items() if name.startswith(names)}
-
-    before = of_ranks()
+    ranks = re.compile("(RANK|(LOCAL|NODE|WORLD|MASTER|SLURM|TORCHELASTIC|PL)_)")
+    before = {name: value for name, value in os.environ.items() if ranks.match(name)}
     yield
-    assert of_ranks() == before
+    assert {name: value for name, value in os.environ.items() if ranks.match(name)} == before
     assert not torch.distributed.is_initialized()
 
 

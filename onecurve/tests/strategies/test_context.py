@@ -84,9 +84,6 @@ class Of(NamedTuple):
     size: int
     rank: int = 0
 
-    def gather(self, tensor: Tensor, dim: int) -> Tensor:
-        raise NotImplementedError
-
     def shard(self, tensor: Tensor) -> Tensor:
         return tensor.chunk(self.size, 1)[self.rank]
 
