@@ -6,8 +6,8 @@ Sources: https://docs.pytorch.org/docs/stable/checkpoint.html (selective: the po
 which keeps what is expensive), https://docs.pytorch.org/docs/stable/generated/torch.compile.html
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ..compat.of_torch import compile_module, is_compiled_function, recompiling
+from ..compat.of_torch import BatchNorm, compile_module, is_compiled_function, recompiling
 from ..torch_versions import require
 from .layers import called, find_layers
 from .options import Recomputed
@@ -96,22 +96,47 @@ def _checkpoint(layer: nn.Module, checkpointed: Callable[..., Any]) -> None:
         return
     # Replacing `forward` keeps this beneath the hooks that gather parameters, and keeps parameter
     # names. A partial is copied with its layer; `__wrapped__` gives it the layer's signature.
-    made = partial(checkpointed, forward)
+    norms = tuple(part for part in layer.modules() if isinstance(part, BatchNorm))
+    made = partial(checkpointed, forward, norms)
     made.__wrapped__ = forward  # type: ignore[attr-defined]
     layer.forward = made
 
 
+Norms = tuple[nn.Module, ...]
+
+
 # Module-level functions, because torch.compile starts tracing a layer here.
-def _fully(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+def _fully(forward: Callable[..., Any], norms: Norms, *args: Any, **kwargs: Any) -> Any:
+    options: dict[str, Any] = {}
+    if norms and not torch.compiler.is_compiling():
+        options["context_fn"] = lambda: (nullcontext(), _statistics_kept(norms))
+    return checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
 
-def _selectively(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=_keep_operators, **kwargs)
+def _selectively(forward: Callable[..., Any], norms: Norms, *args: Any, **kwargs: Any) -> Any:
+    context = _keep_operators
+    if norms and not torch.compiler.is_compiling():
+        context = partial(_keep_operators, norms)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=context, **kwargs)
 
 
-def _keep_operators() -> Any:
-    return create_selective_checkpoint_contexts(_kept_operators())  # type: ignore[no-untyped-call]
+def _keep_operators(norms: Norms = ()) -> Any:
+    first, again = create_selective_checkpoint_contexts(_kept_operators())  # type: ignore[no-untyped-call]
+    return first, _statistics_kept(norms, again) if norms else again
+
+
+@contextmanager
+def _statistics_kept(norms: Norms, context: Any = nullcontext()) -> Iterator[None]:  # noqa: B008
+    """Within the context, in which layers are called again, BatchNorm counts no batch twice."""
+    tracking: list[Any] = [norm for norm in norms if norm.track_running_stats]
+    for norm in tracking:
+        norm.track_running_stats = False
+    try:
+        with context:
+            yield
+    finally:
+        for norm in tracking:
+            norm.track_running_stats = True
 
 
 @cache

@@ -119,8 +119,6 @@ class _Normalize(torch.autograd.Function):
         mean, variance, total = over_ranks(*batch_norm_statistics(input), count, group)
         if count <= 1 and total <= 1:
             raise ValueError(ONE_VALUE)
-        # Here, because activation checkpointing stops once it has what is saved below, and
-        # PyTorch's kernel updates them too when it is called again.
         for kept, new in zip(running, (mean, variance * (total / (total - 1))), strict=False):
             if isinstance(kept, Tensor):
                 kept.lerp_(new.to(kept.dtype), running[2])
