@@ -478,6 +478,22 @@ OF_OTHERS = {
         },
     ),
     "a buffer of a rank's own samples": other(others.KeepsAQueue, cells=cells(SHARES, BECAME)),
+    "manual optimization that returns no loss, a mean over all rows": other(
+        partial(others.ByHandOfNone, False),
+        cells=cells(SHARES, differs("a mean over something else")),
+        under=SHARES,
+    ),
+    "the same, rows that are kept in a list": other(
+        partial(others.ByHandOfNone, True),
+        cells=cells(SHARES, differs("what a step keeps")),
+        under=SHARES,
+    ),
+    "spectral_norm": network(
+        others.Spectral,
+        cells={"pipeline": differs("buffers that the network changes")},
+        settings={"pipeline": {"microbatches": 7}},
+        under=("ddp", "fsdp", "pipeline"),
+    ),
     "`all_gather` of rows, with gradients": other(
         partial(others.Gathers, others.gathered),
         cells=cells(SHARES, rejected("all_gather: ranks pass tensors of different shapes")),

@@ -460,6 +460,37 @@ class KeepsAQueue(Stranger):
         return super().training_step(batch, batch_idx)
 
 
+class ByHandOfNone(Stranger):
+    """Manual optimization that returns no loss, as of adversaries: of a list, or of all rows."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.keeps, self.pool = keeps, torch.zeros(0)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        outputs, optimizer = self.outputs(batch), self.optimizers()
+        loss = F.mse_loss(outputs, batch["labels"])
+        if not self.keeps:
+            loss = loss + outputs.mean() ** 2
+        elif len(self.pool):
+            loss = loss * (1 + self.pool.mean() ** 2)
+        self.pool = outputs.detach()[:1]
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        self.log("train", loss)
+
+
+class Spectral(nn.Sequential):
+    """Changes buffers whenever it is called."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.utils.spectral_norm(nn.Linear(WIDTH, 8)), nn.Tanh(), nn.Linear(8, WIDTH)
+        )
+
+
 def gathered(task: LightningModule, rows: Tensor) -> Any:
     return task.all_gather(rows, sync_grads=True)
 

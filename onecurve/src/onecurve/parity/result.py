@@ -131,6 +131,7 @@ ROUNDING = "rounding that training amplifies"
 ACCUMULATED = "batches that are accumulated"
 DIGITS = "float32 within the task"
 KEPT = "what a step keeps for the next one"
+PARTS = "buffers that the network changes for each part of a batch"
 RESUME = "state that is not in the checkpoint"
 LATE_PARTS = "modules that are made late"
 UNKNOWN = "unknown"
@@ -180,6 +181,7 @@ TO_DO = {
     "with tolerance=1e-5 (parity.tolerance=1e-5), with fewer steps, or with optimizer=sgd",
     KEPT: "a queue, a hidden state, a codebook or a buffer is made of this rank's samples: make it "
     "of all, with self.trainer.strategy.all_samples(tensor)",
+    PARTS: "change them in training_step, once for each batch, or use strategy=ddp",
     RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
     LATE_PARTS: "when a checkpoint is loaded, what on_fit_start, on_train_start or a step makes is "
     "not there yet, so no Trainer resumes this task, nor a plain one: make it in __init__, setup "
@@ -194,8 +196,13 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
     of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
     if not of_run:
         return [RESUME] * bool(first)
-    # What is logged may differ before, without an effect.
-    trained = {name: step for name, step in of_run.items() if name in (START, LOSS, GRADIENT, END)}
+    compared = (START, LOSS, GRADIENT, END)
+    # What is logged may differ before, without an effect. A step that returns no loss, as in manual
+    # optimization, logs it.
+    returns = bool(plain.curves[LOSS])
+    losses = [step for name, step in of_run.items() if name not in compared]
+    of_loss = of_run.get(LOSS) if returns else min(losses, default=None)
+    trained = {name: at for name, at in of_run.items() if name in compared or not returns}
     begins = min((trained or of_run).values())
     samples = [step for step, _, far in points(plain.sums, other.sums) if far > TOLERANCE]
     rates = [step for step, _, far in points(plain.rates, other.rates) if far > TOLERANCE]
@@ -219,7 +226,8 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
         for (_, whole), (_, mean_of_shares) in first_losses
     )
     # What a step keeps is in a buffer, or in no checkpoint.
-    keeps = len(first) > len(of_run) or _of_weights(END, one, two, 0, TOLERANCE).step is not None
+    buffers_differ = _of_weights(END, one, two, 0, TOLERANCE).step is not None
+    keeps = len(first) > len(of_run) or buffers_differ
     tests = [
         (START in of_run, [LATE_WEIGHTS]),
         (samples and samples[0] <= begins, [SAMPLES]),
@@ -241,8 +249,9 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
             + [MEAN] * bool(sharded and other.shares > 1),
         ),
         (not of_run.keys() & {LOSS, GRADIENT} and most_different in one, [KEPT]),
-        (of_run.get(LOSS) == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
-        (of_run.get(GRADIENT) == begins != of_run.get(LOSS), [GRADIENTS]),
+        (of_loss == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
+        (buffers_differ and other.shares == 1, [PARTS]),
+        (of_run.get(GRADIENT) == begins != of_loss, [GRADIENTS]),
     ]
     return next((kinds for holds, kinds in tests if holds), [UNKNOWN])
 
