@@ -73,9 +73,10 @@ def ranks_around() -> Ranks | None:
     Workers of torchelastic are ranks, too. A pod of a Kubeflow PyTorchJob is none: it has RANK but
     no LOCAL_RANK, and becomes torchrun.
     """
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):  # Lightning's import reads each of them
+    # Lightning's import, a PyTorchJob's pod and the process group read these, also one alone.
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE", "MASTER_PORT"):
         if name in os.environ:
-            _number(name)
+            _number(name, least=1 if name == "WORLD_SIZE" else 0)
     if "RANK" in os.environ and "LOCAL_RANK" in os.environ:
         world = _number("WORLD_SIZE", 1, least=1)
         here = _number("LOCAL_WORLD_SIZE", world, least=1)

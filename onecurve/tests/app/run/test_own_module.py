@@ -155,7 +155,8 @@ OWN = (*TINY, "task._target_=test_own_module.Mine", "test=false", "trainer.num_s
         ),
         (
             ("monitor=val_acc", "+task.waits_for=val_los"),
-            f"monitor='val_los' in code: {NOTHING} write monitor='val_loss' there",
+            "monitor='val_los' in ReduceLROnPlateau of Mine.configure_optimizers: "
+            f"{NOTHING} write monitor='val_loss' there",
         ),
     ],
 )

@@ -28,15 +28,18 @@ CANDIDATES = {"epoch", "step"}  # what ModelCheckpoint can monitor beside what i
 
 
 class Wait:
-    """A metric that something monitors, and the shortest key that names it; None if code does."""
+    """A metric that something monitors, and the shortest key that names it; None if code does.
 
-    def __init__(self, metric: str, cfg: DictConfig) -> None:
+    `source` says where code names it: a class, and the method for a schedule.
+    """
+
+    def __init__(self, metric: str, cfg: DictConfig, source: str = "code") -> None:
         self.metric = metric
         keys = [key for key, value in dotted(OmegaConf.to_container(cfg)) if value == metric]
         monitors = [key for key in keys if key.rpartition(".")[2] == "monitor"]
         self.key = min(monitors, key=len, default=None)
         # How an error line begins.
-        self.named = f"{self.key}={metric}" if self.key else f"monitor={metric!r} in code"
+        self.named = f"{self.key}={metric}" if self.key else f"monitor={metric!r} in {source}"
 
     def instead(self, metric: str) -> str:
         """What to type, or to write, to monitor another metric."""
@@ -49,10 +52,17 @@ class Wait:
 
 def waits(trainer: Trainer, cfg: DictConfig) -> list[Wait]:
     """The metrics that callbacks and schedules monitor in a fit."""
-    names = [getattr(each, "monitor", None) for each in callbacks_of(trainer, Callback)]
-    plateaus = [each for each in trainer.lr_scheduler_configs if each.reduce_on_plateau]
-    names += [each.monitor for each in plateaus if each.strict]
-    return [Wait(name, cfg) for name in dict.fromkeys(names) if isinstance(name, str)]
+    sources: dict[str, str] = {}
+    for callback in callbacks_of(trainer, Callback):
+        metric = getattr(callback, "monitor", None)
+        if isinstance(metric, str):
+            sources.setdefault(metric, type(callback).__name__)
+    task = type(trainer.lightning_module).__name__
+    for each in trainer.lr_scheduler_configs:
+        if each.reduce_on_plateau and each.strict and isinstance(each.monitor, str):
+            schedule = type(each.scheduler).__name__
+            sources.setdefault(each.monitor, f"{schedule} of {task}.configure_optimizers")
+    return [Wait(metric, cfg, source) for metric, source in sources.items()]
 
 
 class MonitoredMetrics(Callback):
@@ -114,7 +124,8 @@ def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserE
     if found is None:
         return None
     name = found[1] or found[2]
-    wait = Wait(name, cfg)
+    monitored = {wait.metric: wait for wait in waits(trainer, cfg)}
+    wait = monitored.get(name) or Wait(name, cfg)
     often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
     if trainer.enable_validation and not has_validated(trainer) and of_validation(name):
         others = [each for each in logged_by_task(trainer) if not of_validation(each)]
