@@ -1,8 +1,10 @@
 """What `make test` was told is not for commands that tests type; which files begin first."""
 
 import os
+from pathlib import Path
 
 import pytest
+from baking import bake
 
 for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS", "PYTHON"):
     os.environ.pop(name, None)
@@ -11,6 +13,12 @@ for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS", "PYTHO
 # What test_project.py runs in a bake.
 collect_ignore = ["project"]
 FIRST = ("test_readme.py", "test_bakes.py", "test_project.py", "test_update.py")
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bake with the answers that are suggested, which tests only read or copy."""
+    return bake(tmp_path_factory.mktemp("plain") / "out")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,10 +10,9 @@ from clones import git
 from cookiecutter.exceptions import OutputDirExistsException
 
 
-def test_a_new_project_is_a_repository_without_a_commit(tmp_path: Path) -> None:
-    project = bake(tmp_path / "out")
-    assert (project / ".git" / "HEAD").read_text() == "ref: refs/heads/main\n"
-    assert not any((project / ".git" / "objects").glob("??"))
+def test_a_new_project_is_a_repository_without_a_commit(plain: Path) -> None:
+    assert (plain / ".git" / "HEAD").read_text() == "ref: refs/heads/main\n"
+    assert not any((plain / ".git" / "objects").glob("??"))
 
 
 @pytest.mark.parametrize("is_worktree", [False, True])
@@ -25,15 +24,14 @@ def test_inside_a_repository_there_is_no_second_one(tmp_path: Path, is_worktree:
     assert not (bake(tmp_path / "some" / "folder") / ".git").exists()
 
 
-def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_git = bake(tmp_path / "with")
+def test_without_git(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert shutil.which("git") is None
     project = bake(tmp_path / "without")
     assert not (project / ".git").exists()
     # Nobody knows the commit then.
     left = {name for name in files_of(project) if not name.startswith("vendor/")}
-    assert left == {n for n in files_of(with_git) if not n.startswith("vendor/")} - {".cruft.json"}
+    assert left == {n for n in files_of(plain) if not n.startswith("vendor/")} - {".cruft.json"}
     assert (project / "vendor/onecurve-0.2.0+archive.tar.gz").is_file()
 
 
@@ -94,18 +92,17 @@ def test_a_bake_over_a_project_touches_what_it_brings_alone(tmp_path: Path, over
     assert {name: (project / name).read_bytes() for name in files_of(project)} == expected
 
 
-def test_baking_twice_gives_the_same(tmp_path: Path) -> None:
-    first, second = bake(tmp_path / "one"), bake(tmp_path / "two")
-    assert files_of(first) == files_of(second)
+def test_baking_twice_gives_the_same(plain: Path, tmp_path: Path) -> None:
+    again = bake(tmp_path / "again")
+    assert files_of(plain) == files_of(again)
     assert all(
-        (first / name).read_bytes() == (second / name).read_bytes() for name in files_of(first)
+        (plain / name).read_bytes() == (again / name).read_bytes() for name in files_of(plain)
     )
 
 
-def test_every_configuration_names_its_schema(tmp_path: Path) -> None:
+def test_every_configuration_names_its_schema(plain: Path) -> None:
     """The project's own tests show that it is the right one, and that a file of yours need not."""
-    project = bake(tmp_path / "out")
-    files = sorted((project / "configs").rglob("*.yaml"))
+    files = sorted((plain / "configs").rglob("*.yaml"))
     assert len(files) > 40
     for file in files:
         lines = file.read_text(encoding="utf-8").splitlines()
