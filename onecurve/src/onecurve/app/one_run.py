@@ -85,7 +85,7 @@ def _fetch_checkpoints(config: dict[str, Any], context: RunContext) -> None:
     """
     for key, typed in FETCHED.items():
         group, _, name = key.rpartition(".")
-        node = config.get(group) if group else config
+        node: Any = config.get(group) if group else config
         address = node.get(name) if isinstance(node, dict) else None
         if isinstance(address, str) and is_address(address):
             found = context.members.broadcast(f"at/{typed}", partial(find, typed, address))
