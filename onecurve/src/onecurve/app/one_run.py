@@ -32,27 +32,29 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     configuration and the context. Failures are those of `agent.start_ranks`.
     """
     plain = for_ranks(config)
-    processes = _processes(config)
     ranks = machine.ranks_around()
-    is_rank = ranks is not None
-    is_inline = is_rank or processes == 1
-    if is_rank or not is_inline:
+    count, is_inline = 1, True
+    if ranks is not None:
+        count = ranks.world_size
+    elif OmegaConf.select(config, "strategy.processes") == "one per device":
+        count = machine.local_devices(config.trainer, one_device=False)
+        is_inline = count == 1
+    if ranks is not None or not is_inline:
         machine.reject_missing_interface()
     # A sign of life: torch and Lightning are imported next. A sweep has a line for each job.
     if context.members.is_first and OmegaConf.select(config, "sweep.job") is None:
-        count = ranks.world_size if ranks else processes
         print(f"starting {count} {'process' if count == 1 else 'processes'} ...", flush=True)
     if not is_inline:
         warm_up()
     if context.members.is_first:
         record.start(context.run_dir, plain)
-    plain = _with_copies(plain, context)
+    _fetch_checkpoints(plain, context)
     said = HydraConfig.get().verbose if HydraConfig.initialized() else False
     verbose: Verbose = (
         said if isinstance(said, bool) else [said] if isinstance(said, str) else [*said]
     )
     # Imported here, because these import torch.
-    if is_inline and not is_rank:
+    if is_inline and ranks is None:
         from ..launch.worker import only_rank, resolved
 
         do = resolved(work)
@@ -64,38 +66,27 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
 
     debug_rank = plain["launch"].get("debug_rank", 0)
     options = RankOptions(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
-    if is_rank:
+    if ranks is not None:
         return started_elsewhere(work, plain, options)
     metrics: Metrics | None = start_ranks(
         work,
         (plain,),
         options,
-        processes=processes,
+        processes=count,
         max_restarts=plain["launch"]["max_restarts"],
     )
     return metrics or {}
 
 
-def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
+def _fetch_checkpoints(config: dict[str, Any], context: RunContext) -> None:
     """Download checkpoints at addresses, and replace the addresses by the local copies.
 
     The first process looks up the newest version for all, because it may change meanwhile.
     """
     for key, typed in FETCHED.items():
-        first, _, last = key.partition(".")
-        group = config.get(first)
-        address = group.get(last) if last and isinstance(group, dict) else group
+        group, _, name = key.rpartition(".")
+        node: Any = config.get(group) if group else config
+        address = node.get(name) if isinstance(node, dict) else None
         if isinstance(address, str) and is_address(address):
             found = context.members.broadcast(f"at/{typed}", partial(find, typed, address))
-            copy = str(fetch(typed, address, found))
-            config = {**config, first: {**group, last: copy} if isinstance(group, dict) else copy}
-    return config
-
-
-def _processes(config: DictConfig) -> int:
-    """The number of ranks that this process has to start; 1 if it does the work itself."""
-    if "strategy" not in config or machine.ranks_around() is not None:
-        return 1
-    if config.strategy.processes != "one per device":
-        return 1
-    return machine.local_devices(config.trainer, one_device=False)
+            node[name] = str(fetch(typed, address, found))

@@ -96,13 +96,13 @@ def _ranks_of(cfg: DictConfig) -> tuple[Hardware, int, int]:
         )
     if devices <= hardware.per_node:
         return hardware, devices * nodes, devices
-    nodes = nodes if nodes > 1 else -(-devices // hardware.per_node)
+    needed = -(-devices // hardware.per_node)
+    nodes = nodes if nodes > 1 else needed
     if devices % nodes or devices // nodes > hardware.per_node:
-        fits = -(-devices // hardware.per_node)
         raise UserError(
             f"trainer.devices={devices}: {nodes} nodes of {cfg.plan.gpu} have at most "
             f"{hardware.per_node} each; use trainer.devices={hardware.per_node} "
-            f"trainer.num_nodes={fits}"
+            f"trainer.num_nodes={needed}"
         )
     return hardware, devices, devices // nodes
 
@@ -168,20 +168,19 @@ def show(
     request: Request, fitting: list[Estimate], others: dict[Sizes, str], cfg: DictConfig
 ) -> None:
     """Print a plan."""
-    console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
     if line := _on_one_device(request, cfg):
-        console.print(line, highlight=False)
+        print(line)
     nodes = request.ranks // request.per_node
-    console.print(
+    print(
         f"{request.ranks} ranks ({request.per_node} on each of {nodes} nodes), batches of "
         f"{request.batch}, {cfg.plan.gpu}, {cfg.trainer.precision}: {len(fitting)} meshes "
-        f"fit into {in_words(request.room)}, {len(others)} do not",
-        highlight=False,
+        f"fit into {in_words(request.room)}, {len(others)} do not"
     )
     if fitting:
+        console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
         console.print(_fitting_table(request, fitting[: cfg.plan.top]))
     for line in _reasons(others):
-        console.print(line, highlight=False)
+        print(line)
     if fitting:
         print(f"To train so: {_command(fitting[0], cfg, request)}")
     else:

@@ -6,21 +6,16 @@ from types import TracebackType
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_method
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ... import machine
+from ...checkpoint.remote import is_address
 from ...errors import REFUSED, UserError, interrupted, of_the_project, user_error_behind
-from ...launch.context import (
-    RankFailed,
-    RunContext,
-    describe_failure,
-    was_stopped,
-)
+from ...launch.context import RankFailed, RunContext, describe_failure, was_stopped
 from .. import one_run
 from ..run import record
 from ..run.interpolation import in_one_line
-from . import resume
 from .resolvers import register_resolvers
 
 # In a process that a sweep's launcher started, this module is what is imported first.
@@ -71,15 +66,15 @@ def run_in_sweep(work: str, config: DictConfig) -> float | None:
 def resolve_files(config: DictConfig) -> None:
     """Resolve files against the directory of the command, if Hydra has left it."""
     hydra = HydraConfig.get()
-    if hydra.job.chdir:
-        resume.make_absolute(config, Path(hydra.runtime.cwd))
+    for key in one_run.FETCHED if hydra.job.chdir else ():
+        value = OmegaConf.select(config, key)
+        if isinstance(value, str) and not is_address(value):
+            file = Path(hydra.runtime.cwd, Path(value).expanduser())
+            OmegaConf.update(config, key, str(file))
 
 
 def _record(
-    context: RunContext,
-    error: BaseException,
-    refusal: UserError | None,
-    reports: bool,
+    context: RunContext, error: BaseException, refusal: UserError | None, reports: bool
 ) -> None:
     """Write how the run failed, or undo it if it had not begun."""
     # Ranks that torchrun started end one by one, and the first to do so knows why.

@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
 
 from ...checkpoint.file import is_sharded, newest_checkpoint
 from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
@@ -25,7 +24,6 @@ from ...errors import UserError
 from ..run.record import parsed, quoted, reject_locked, text_of
 
 ADDRESSES = ("resume", "checkpoint", DIRPATH, "init", "init.file")
-FILES = ("resume", "checkpoint", "init.file")
 SWEEP_FLAGS = ("-m", "--multirun")
 
 
@@ -67,7 +65,8 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
         # A job of a sweep is resumed as a run of its own.
         if _key(override) not in names and not _key(override).startswith("sweep")
     ]
-    config = _stored_config(run_dir)
+    stored_config = run_dir / "config.yaml"
+    config = yaml.safe_load(stored_config.read_text()) if stored_config.is_file() else {}
     address = folder_of(config)
     if address and "job" in (config.get("sweep") or {}) and DIRPATH not in names:
         # A job of a sweep has a folder below the address of the sweep.
@@ -87,12 +86,6 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
         print(f"resume: changed now: {' '.join(overrides)}")
     checkpoint = [f"resume={quoted(newest)}"] if newest else []
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
-
-
-def _stored_config(run_dir: Path) -> dict[str, Any]:
-    file = run_dir / "config.yaml"
-    config: dict[str, Any] = yaml.safe_load(file.read_text()) if file.is_file() else {}
-    return config
 
 
 def _newest_run(overrides: list[str], config_dir: Path, config_name: str) -> Path:
@@ -169,14 +162,6 @@ def _quoted_path(argument: str) -> str:
     if is_one or os.path.exists(os.path.expanduser(value)):
         return f"{name}={quoted(value)}"
     return argument
-
-
-def make_absolute(config: DictConfig, directory: Path) -> None:
-    """Resolve files against the directory of the command, which Hydra has left."""
-    for key in FILES:
-        value = OmegaConf.select(config, key)
-        if isinstance(value, str) and not is_address(value):
-            OmegaConf.update(config, key, str(directory / Path(value).expanduser()))
 
 
 def _key(override: str) -> str:

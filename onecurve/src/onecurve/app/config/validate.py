@@ -108,8 +108,7 @@ def of_target(target: str) -> type[Config] | None:
     if target not in TARGETS:
         return None
     model = _model(TARGETS[target])
-    is_strategy = target.startswith("onecurve.strategies.")
-    if not is_strategy:
+    if not target.startswith("onecurve.strategies."):
         return model
     # What its file says about it beside its arguments.
     return create_model(
@@ -195,9 +194,9 @@ def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
 
 def validate_group(place: str, values: dict[str, Any]) -> None:
     """Validate the keys of one group, as `validate` does."""
-    _, problems, _ = _described({place: values}, None, lambda _, problem: problem.kind == "missing")
-    for at, problem in problems:
-        raise UserError(problem.line(at))
+    for problem in _model(GROUPS[place]).checked(values).problems:
+        if problem.kind != "missing":
+            raise UserError(problem.line(place))
 
 
 def key_of(place: str, problem: Problem) -> str:
@@ -206,18 +205,14 @@ def key_of(place: str, problem: Problem) -> str:
 
 
 def _described(
-    values: dict[str, Any], config_name: str | None, is_right: Callable[[str, Problem], bool]
+    values: dict[str, Any], config_name: str, is_right: Callable[[str, Problem], bool]
 ) -> tuple[list[Described], list[Found], dict[str, Any]]:
-    """Parts with a model, what is wrong with others, and keys whose values have another type.
-
-    Without a name, only of groups.
-    """
+    """Parts with a model, what is wrong with others, and keys whose values have another type."""
     described: list[Described] = []
     problems: list[Found] = []
     meant: dict[str, Any] = {}
-    whole = [("", values)] if config_name is not None else []
-    for place, node in (*whole, *dotted(values)):
-        model = model_of(place, node, config_name or "") if isinstance(node, dict) else None
+    for place, node in (("", values), *dotted(values)):
+        model = model_of(place, node, config_name) if isinstance(node, dict) else None
         if model is None:
             continue
         made, found, changed = model.checked(node)
