@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,18 @@ def environment_of(project: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
+def run_in(
+    folder: Path, *command: str | Path, env: Mapping[str, str] = os.environ, typed: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, and keep what it prints and its exit status."""
+    return subprocess.run(
+        command, cwd=folder, env=env, input=typed, capture_output=True, text=True, check=False
+    )
+
+
 def python_in(project: Path, *arguments: str) -> str:
     """What Python prints in a bake, with its own package; it must succeed."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=project,
-        env=environment_of(project),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_in(project, sys.executable, *arguments, env=environment_of(project))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -104,14 +107,8 @@ def scripts_in(project: Path, *lines: str) -> str:
 
 def make(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command of a Makefile, with more variables in its environment."""
-    return subprocess.run(
-        ["make", "--no-print-directory", *arguments],
-        cwd=project,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ("make", "--no-print-directory", *arguments)
+    return run_in(project, *command, env=os.environ | environment)
 
 
 def files_of(project: Path) -> set[str]:
@@ -126,13 +123,9 @@ def template_files(starter: str = "images") -> dict[str, Path]:
     Returns:
         For each file's place in a project of the default package name, the file of the template.
     """
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", PROJECT],
-        cwd=TEMPLATE,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    which = ("-z", "--cached", "--others", "--exclude-standard", "--", PROJECT)
+    listing = run_in(TEMPLATE, "git", "ls-files", *which).stdout
+    assert listing
     files = {}
     shared = from_images(PACKAGE, starter)
     for path in sorted({TEMPLATE / name for name in listing.split("\0") if name}):

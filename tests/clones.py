@@ -4,15 +4,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from baking import TEMPLATE
+from baking import TEMPLATE, run_in
 
 NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.com")
 
 
 def git(folder: Path, *arguments: str) -> str:
     """What git prints; it must succeed."""
-    command = ["git", "-C", str(folder), *NOBODY, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_in(folder, "git", *NOBODY, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -2,23 +2,15 @@
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
-from baking import TEMPLATE
+from baking import TEMPLATE, run_in
 
 README = (TEMPLATE / "README.md").read_text(encoding="utf-8")
 TRY, TRY_MORE, BAKE, USE = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 
 
 def bash(script: str, cwd: Path, **more: str) -> str:
-    done = subprocess.run(
-        ["bash", "-euc", script],
-        cwd=cwd,
-        env=os.environ | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_in(cwd, "bash", "-euc", script, env=os.environ | more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from baking import PROJECT, TEMPLATE, bake, files_of
+from baking import PROJECT, TEMPLATE, bake, files_of, run_in
 from cookiecutter.exceptions import FailedHookException
 
 import template_checkout
@@ -117,12 +117,6 @@ def test_bad_email() -> None:
         assert refused(email=email).startswith("email: ")
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bake with the answers that are suggested: tests/test_bakes.py parses all of it."""
-    return bake(tmp_path_factory.mktemp("plain"))
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -141,6 +135,7 @@ def test_free_text_arrives_as_it_was_typed(tmp_path: Path, plain: Path, text: st
 
 
 def parse_what_differs(project: Path, plain: Path) -> None:
+    """From a bake with the suggested answers, all of which tests/test_bakes.py parses."""
     for name in files_of(project):
         if name.startswith("vendor/"):
             continue
@@ -199,15 +194,8 @@ def command(*arguments: str, typed: str = "", cwd: Path) -> subprocess.Completed
     cwd.mkdir(exist_ok=True)
     settings = cwd.parent / "settings.yaml"
     settings.write_text(json.dumps({"replay_dir": str(cwd.parent / "replay")}))
-    template = [str(TEMPLATE), "--config-file", str(settings)]
-    return subprocess.run(
-        [sys.executable, "-m", "cookiecutter", *template, *arguments],
-        cwd=cwd,
-        input=typed,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    template = (TEMPLATE, "--config-file", settings)
+    return run_in(cwd, sys.executable, "-m", "cookiecutter", *template, *arguments, typed=typed)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from baking import LIBRARY, PROJECT, TEMPLATE, bake, files_of, make, template_files
+from baking import LIBRARY, PROJECT, TEMPLATE, bake, files_of, make, run_in, template_files
 from packaging.version import Version
 
 from template_checkout import archive_name
@@ -256,10 +256,7 @@ def test_make_lint_has_nothing_to_say(bakes: dict[Choice, Path]) -> None:
 def test_mypy_has_nothing_to_say_of_the_library() -> None:
     here = {**os.environ, "PYTHONPATH": "src"}
     cache = str(TEMPLATE / ".mypy_cache" / "library")
-    program = Path(sys.executable).with_name("mypy")
-    result = subprocess.run(
-        [program, "--cache-dir", cache], cwd=LIBRARY, env=here, capture_output=True, text=True
-    )
+    result = run_in(LIBRARY, Path(sys.executable).with_name("mypy"), "--cache-dir", cache, env=here)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -316,5 +313,4 @@ def test_other_package_names_are_clean_too(tmp_path: Path, name: str) -> None:
 
 
 def run(module: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return run_in(cwd, sys.executable, "-m", module, *arguments)

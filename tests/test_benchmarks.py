@@ -1,10 +1,9 @@
 """The programs under benchmarks/ still run: each as short as it can be, whatever it measures."""
 
-import subprocess
 import sys
 
 import pytest
-from baking import TEMPLATE
+from baking import TEMPLATE, run_in
 
 # Those that take minutes at their shortest are parts of what other tests do.
 SHORTEST = {
@@ -21,13 +20,7 @@ SHORTEST = {
 @pytest.mark.parametrize("name", SHORTEST)
 def test_a_benchmark_comes_to_its_end(name: str) -> None:
     """In the project that `make bake` made. Status 1 says that a limit was missed, or an error."""
-    done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", *SHORTEST[name]],
-        cwd=TEMPLATE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_in(TEMPLATE, sys.executable, f"benchmarks/{name}.py", *SHORTEST[name])
     said = done.stdout + done.stderr
     assert done.returncode in (0, 1), said
     assert "Traceback" not in said

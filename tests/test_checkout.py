@@ -4,14 +4,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
 from pathlib import Path
 
 import pytest
-from baking import TEMPLATE, files_of
+from baking import TEMPLATE, files_of, run_in
 from clones import clone, git
 
 BIN = Path(sys.executable).parent
@@ -21,17 +20,9 @@ MAX_BYTES = 460 * 1024
 def bake_by(command: str, template: str, folder: Path) -> Path:
     """What somebody types, in a folder and with a home of their own."""
     folder.mkdir(parents=True, exist_ok=True)
-    typed = [str(BIN / "cookiecutter"), template, "--no-input"]
-    if command == "cruft":
-        typed = [str(BIN / "cruft"), "create", template, "--no-input"]
-    done = subprocess.run(
-        typed,
-        cwd=folder,
-        env={**os.environ, "HOME": str(folder.parent / "home")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    create = ["create"] if command == "cruft" else []
+    home = os.environ | {"HOME": str(folder.parent / "home")}
+    done = run_in(folder, BIN / command, *create, template, "--no-input", env=home)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "my-project"
 

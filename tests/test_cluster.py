@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from baking import LIBRARY, TEMPLATE, bake, environment_of, files_of
+from baking import LIBRARY, TEMPLATE, bake, files_of, python_in, run_in
 from manifests import mistakes
 
 from onecurve.app.metric_names import better
@@ -109,12 +109,7 @@ def commands(project: Path) -> dict[str, list[str]]:
 def test_a_pod_types_what_the_project_knows(project: Path, name: str) -> None:
     python, *words = commands(project)[name]
     assert python == "python"
-    shown = subprocess.run(
-        [sys.executable, *words, "--cfg", "job"],
-        cwd=project, env=environment_of(project), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert shown.returncode == 0, shown.stderr
-    config = yaml.safe_load(shown.stdout)
+    config = yaml.safe_load(python_in(project, *words, "--cfg", "job"))
     if name == "katib":
         (experiment,) = documents(project, name)
         collector = experiment["spec"]["metricsCollectorSpec"]["source"]["fileSystemPath"]
@@ -173,7 +168,7 @@ def test_hadolint_has_nothing_to_say(project: Path, tmp_path: Path) -> None:
     bad = tmp_path / "Dockerfile"
     bad.write_text((project / "Dockerfile").read_text().replace("uv==0.13.9", "uv"))
     for file, status in ((project / "Dockerfile", 0), (bad, 1)):
-        done = subprocess.run([hadolint, file], capture_output=True, text=True, check=False)
+        done = run_in(project, hadolint, file)
         assert done.returncode == status, done.stdout + done.stderr
 
 

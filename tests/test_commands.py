@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from baking import LIBRARY, PROJECT, TEMPLATE, bake, make
+from baking import LIBRARY, PROJECT, TEMPLATE, bake, make, run_in
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -24,12 +24,6 @@ PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 
 def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bake with the answers that are suggested, to be read."""
-    return bake(tmp_path_factory.mktemp("plain") / "out")
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -67,7 +61,7 @@ def test_the_ci_script_has_the_exit_status_of_the_tests(tmp_path: Path, outcome:
     shutil.copytree(TEMPLATE / ".ci", tmp_path / ".ci")
     (tmp_path / "Makefile").write_text(f"test:\n\t@echo '2 passed in 1.00s'\n\t@{outcome}\n")
     assert (tmp_path / ".ci/run").stat().st_mode & stat.S_IXUSR
-    result = subprocess.run([tmp_path / ".ci/run"], capture_output=True, text=True, check=False)
+    result = run_in(tmp_path, tmp_path / ".ci/run")
     assert (result.returncode == 0) == (outcome == "true")
     assert result.stdout == "2 passed in 1.00s\n"
 

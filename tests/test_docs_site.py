@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from baking import LIBRARY, TEMPLATE, bake, environment_of
+from baking import LIBRARY, TEMPLATE, bake, environment_of, run_in
 
 BIN = Path(sys.executable).parent
 STRATEGIES = ("single", "dp", "ddp", "fsdp", "pipeline", "tensor", "mesh")
@@ -17,14 +17,7 @@ FETCHED = re.compile(r'<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)="((?:ht
 
 
 def make_docs(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", "docs", *variables],
-        cwd=folder,
-        env=environment_of(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_in(folder, "make", "docs", *variables, env=environment_of(folder))
 
 
 def has_all(site: Path, *pages: str) -> None:

@@ -3,20 +3,17 @@
 The library's tests have each fault under each strategy, with fewer steps, in `make test`, too.
 """
 
-import subprocess
 import sys
 
 import pytest
-from baking import TEMPLATE
+from baking import TEMPLATE, run_in
 
 
 @pytest.mark.long
 def test_runs_that_are_injured_come_to_the_right_end() -> None:
     """In the project that `make bake` made, whose package is installed beside these tests."""
     program = TEMPLATE / "benchmarks/faults.py"
-    done = subprocess.run(
-        [sys.executable, str(program), "2", "1"], capture_output=True, text=True, check=False
-    )
+    done = run_in(TEMPLATE, sys.executable, program, "2", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     table, _, _ = done.stdout.partition("\n\n")
     rows = [line.split() for line in table.splitlines()[1:]]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from baking import LIBRARY, bake, environment_of
+from baking import LIBRARY, bake, environment_of, run_in
 
 # What the callback needs to be at work.
 TWO_STEPS = ("model=mlp", "debug=limit", "trainer.max_epochs=1", "trainer.limit_train_batches=2")
@@ -24,10 +24,8 @@ def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
         (project / name).write_text(content)
 
     def train(*typed: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "train.py", *typed],
-            cwd=project, env=environment_of(project), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        command = (sys.executable, "train.py", *typed)
+        return run_in(project, *command, env=environment_of(project))
 
     lines = session.splitlines()
     assert len(lines) == 6

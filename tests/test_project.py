@@ -9,9 +9,8 @@ from baking import TEMPLATE, bake, checked, python_in, scripts_in
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
 
 
-def test_a_project_of_the_defaults_is_small(tmp_path: Path) -> None:
-    project = bake(tmp_path / "out")
-    files = [path for path in project.rglob("*") if path.is_file() and ".git" not in path.parts]
+def test_a_project_of_the_defaults_is_small(plain: Path) -> None:
+    files = [path for path in plain.rglob("*") if path.is_file() and ".git" not in path.parts]
     assert len(files) <= 104
     lines = {path: len(path.read_text().splitlines()) for path in files if path.suffix == ".py"}
     tests = sum(count for path, count in lines.items() if "tests" in path.parts)
@@ -21,10 +20,11 @@ def test_a_project_of_the_defaults_is_small(tmp_path: Path) -> None:
 
 # The default's own tests are run by `make test`.
 @pytest.mark.parametrize(
-    "file", ["configs", "refusals", pytest.param("docs", marks=pytest.mark.long)]
+    "files", [("configs", "refusals"), pytest.param(("docs",), marks=pytest.mark.long)]
 )
-def test_the_default_is_as_its_files_say(tmp_path: Path, file: str) -> None:
-    assert "skipped" not in checked(bake(tmp_path / "out"), f"checks/test_{file}.py")
+def test_the_default_is_as_its_files_say(tmp_path: Path, files: tuple[str, ...]) -> None:
+    paths = [f"checks/test_{file}.py" for file in files]
+    assert "skipped" not in checked(bake(tmp_path / "out"), *paths)
 
 
 @pytest.mark.long

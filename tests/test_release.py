@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from baking import LIBRARY, TEMPLATE
+from baking import LIBRARY, TEMPLATE, run_in
 
 CHANGELOG = """# Changelog
 
@@ -30,12 +30,7 @@ CHANGELOG = """# Changelog
 
 
 def notes(top: Path, tag: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(top / ".ci/release_notes.py"), tag],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_in(top, sys.executable, ".ci/release_notes.py", tag)
 
 
 @pytest.fixture
@@ -100,14 +95,8 @@ def test_the_wheel_trains(tmp_path: Path) -> None:
     script = re.findall(r"```python\n(import lightning.*?)```", page, re.DOTALL)[0]
     where_from = "    print('from', onecurve.__file__, onecurve.__version__)\n"
     (tmp_path / "elsewhere/script.py").write_text(script + where_from)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path / "elsewhere",
-        env={**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    alone = os.environ | {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    done = run_in(tmp_path / "elsewhere", sys.executable, "script.py", env=alone)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "last loss:" in done.stdout
     assert f"from {installed}/onecurve/__init__.py 0.2.0" in done.stdout

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE, environment_of, make, python_in
+from baking import PROJECT, TEMPLATE, environment_of, make, python_in, run_in
 from clones import clone, commit, git
 from edits import CHANGED, edit, lost
+from readme import bash
 
 BIN = Path(sys.executable).parent
 OLD_LAYOUT = "21a90cb"  # the last commit whose projects hold the library, in engine/
@@ -88,11 +89,7 @@ def test_edits_of_months_meet_no_conflict(
     # What the update is worth: the project's own look at every file, and a short training.
     chosen = "says_what or wins_over or test_wide or experiment/mine or callbacks/checkpoint"
     quick = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen]
-    tried = subprocess.run(
-        [sys.executable, *quick, "tests/test_configs.py", "tests/test_mine.py"],
-        cwd=project, env=environment_of(project), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert tried.returncode == 0, tried.stdout[-3000:]
+    python_in(project, *quick, "tests/test_configs.py", "tests/test_mine.py")
     commit(project, "updated")
     status, shown = update(project, programs)
     assert (status, "up to date" in shown) == (0, True), shown
@@ -129,8 +126,8 @@ def test_the_library_from_a_clone_and_what_is_not_committed(
         assert f"--no-deps --editable {source}/onecurve\n" in done.stdout
         assert git(source, "rev-parse", "HEAD") == made_from
 
-    differs = [str(BIN / "cruft"), "diff"]
-    done = subprocess.run(differs, cwd=project, capture_output=True, text=True, check=True)
+    done = run_in(project, BIN / "cruft", "diff")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("diff --git ")
     assert "is ready" not in done.stdout + done.stderr
     (project / "train.py").write_text("mine")
@@ -161,10 +158,7 @@ def test_a_project_of_the_old_layout_moves_over_as_the_page_says(
     page = (TEMPLATE / "docs/moving.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     script = script.replace("uvx cruft", f"{BIN}/cruft").replace("make setup", "true")
-    done = subprocess.run(
-        ["bash", "-euc", script], cwd=project, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    bash(script, project)
     # One was rewritten; in the others the template has changed lines beside the edited ones.
     conflicts = git(project, "diff", "--name-only", "--diff-filter=U").splitlines()
     beside = ["configs/train.yaml", "constraints.txt"]

@@ -1,12 +1,11 @@
 """What GitHub reads fits its schemas, and an action is a commit, the same one everywhere."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE
+from baking import PROJECT, TEMPLATE, run_in
 
 GITHUB = [TEMPLATE / ".github", TEMPLATE / PROJECT / ".github"]
 FILES = {
@@ -28,8 +27,8 @@ def test_files_fit_their_schemas(schema: str, tmp_path: Path) -> None:
     for copy, file in zip(copies, FILES[schema], strict=True):
         text = file.read_text(encoding="utf-8")
         copy.write_text(text.replace("{{ cookiecutter.python }}", "3.12"))
-    command = ["-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, copies)]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    check = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}")
+    done = run_in(tmp_path, *check, *copies)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
