@@ -650,6 +650,16 @@ OF_OTHERS = {
         cells=cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
         under=("dp", "ddp"),
     ),
+    "BatchNorm in layers that are computed again": other(
+        others.Normalized,
+        settings={
+            "single": {"activation_checkpointing": "full"},
+            "ddp": {"activation_checkpointing": "selective"},
+            "fsdp": {"activation_checkpointing": "full"},
+        },
+        trainer={"sync_batchnorm": True},
+        under=("single", "ddp", "fsdp"),
+    ),
     "second derivatives through BatchNorm of the global batch": other(
         others.PenalizesNormalized,
         trainer={"sync_batchnorm": True},

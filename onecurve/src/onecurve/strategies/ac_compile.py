@@ -102,7 +102,7 @@ def _checkpoint(layer: nn.Module, checkpointed: Callable[..., Any]) -> None:
     layer.forward = made
 
 
-Norms = tuple[nn.Module, ...]
+Norms = tuple[Any, ...]
 
 
 # Module-level functions, because torch.compile starts tracing a layer here.
@@ -128,15 +128,16 @@ def _keep_operators(norms: Norms = ()) -> Any:
 @contextmanager
 def _statistics_kept(norms: Norms, context: Any = nullcontext()) -> Iterator[None]:  # noqa: B008
     """Within the context, in which layers are called again, BatchNorm counts no batch twice."""
-    tracking: list[Any] = [norm for norm in norms if norm.track_running_stats]
-    for norm in tracking:
-        norm.track_running_stats = False
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        # The running statistics move by nothing; PyTorch's kernel must still be given them.
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         with context:
             yield
     finally:
-        for norm in tracking:
-            norm.track_running_stats = True
+        for norm, momentum, batches in before:
+            norm.momentum, norm.num_batches_tracked = momentum, batches
 
 
 @cache
