@@ -457,6 +457,11 @@ OF_OTHERS = {
     "two networks by turns, an optimizer each": other(
         others.CriticFirst, under=(*OTHERS, "shard x tensor")
     ),
+    "a list that is made in on_train_epoch_start": other(
+        others.LateList,
+        cells=cells(("single", "ddp"), differs(result.LATE_PARTS)),
+        under=("single", "ddp"),
+    ),
     "a teacher that is made in on_fit_start": other(
         others.LateTeacher,
         cells={

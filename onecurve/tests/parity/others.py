@@ -342,6 +342,17 @@ class CriticFirst(Adversaries):
         self.turns = ["critic", "maker"]
 
 
+class LateList(Stranger):
+    """A list that is made where an epoch begins, which no Trainer does for the rest of one."""
+
+    def on_train_epoch_start(self) -> None:
+        self.losses: list[Tensor] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.losses.append(super().training_step(batch, batch_idx))
+        return self.losses[-1]
+
+
 class LateTeacher(Stranger):
     """A copy of the network that is made in on_fit_start, where a checkpoint has been loaded."""
 

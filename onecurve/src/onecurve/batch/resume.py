@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..compat.of_lightning import (
@@ -119,6 +120,12 @@ class TrainingEpochs:
             _set(self._resumed.rng["now"], _made(self._loaders))
         if frozen := self._entries.get("frozen"):
             self._say(freeze_alike(self.trainer.lightning_module, frozen))
+        task = self.trainer.lightning_module
+        if self._is_inside and is_overridden("on_train_epoch_start", task):
+            self._say(
+                f"on_train_epoch_start of {type(task).__name__} is not called for the rest of an "
+                "epoch, as under plain Lightning; what it makes, make in __init__ as well"
+            )
         # Lightning calls no `on_train_epoch_start` for an epoch that is resumed.
         for schedule in callbacks_of(self.trainer, GradientAccumulationScheduler):
             schedule.on_train_epoch_start(self.trainer)

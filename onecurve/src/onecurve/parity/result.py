@@ -133,7 +133,7 @@ DIGITS = "float32 within the task"
 KEPT = "what a step keeps for the next one"
 PARTS = "buffers that the network changes for each part of a batch"
 RESUME = "state that is not in the checkpoint"
-LATE_PARTS = "modules that are made late"
+LATE_PARTS = "modules or attributes that are made late"
 UNKNOWN = "unknown"
 
 AT_MOST = 1e-6
@@ -183,9 +183,9 @@ TO_DO = {
     "of all, with self.trainer.strategy.all_samples(tensor)",
     PARTS: "change them in training_step, once for each batch, or use strategy=ddp",
     RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
-    LATE_PARTS: "when a checkpoint is loaded, what on_fit_start, on_train_start or a step makes is "
-    "not there yet, so no Trainer resumes this task, nor a plain one: make it in __init__, setup "
-    "or configure_model",
+    LATE_PARTS: "no Trainer, nor a plain one, resumes this task: when a checkpoint is loaded, what "
+    "on_fit_start, on_train_start or a step makes is not there yet, and on_train_epoch_start is "
+    "not called for the rest of an epoch; make it in __init__, setup or configure_model",
     UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism",
 }
 

@@ -6,6 +6,7 @@ A callback and a logger record the quantities to compare.
 import copy
 import logging
 import random
+import re
 import shutil
 import tempfile
 import warnings
@@ -57,6 +58,9 @@ from .result import (
     row_of_resume,
     rows_of,
 )
+
+UNLOADED = re.compile("state_dict|has no attribute")
+"""What a resume fails with where modules or attributes are made late."""
 
 
 class Comparison(NamedTuple):
@@ -121,8 +125,8 @@ def compare_in_rank(comparison: Comparison) -> Parity:
         if other.checkpoint and (other.save_after or 0) < other.step:
             try:
                 again = train_watched(comparison, Watch(), {"strategy": strategy}, other.checkpoint)
-            except RuntimeError as error:
-                if "state_dict" not in str(error):
+            except (RuntimeError, AttributeError) as error:
+                if not UNLOADED.search(str(error)):
                     raise
                 unloaded = str(error).splitlines()[-1].strip()  # the same on every rank
         name = getattr(strategy, "name", type(strategy).__name__)
