@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from filelock import FileLock
 from omegaconf import OmegaConf
 
@@ -49,6 +50,20 @@ from onecurve.testing.runs import Cli, Outcome, column, largest_difference, run_
 __all__ = ["Cli", "Outcome", "column", "largest_difference", "run_directories"]
 
 pytest_plugins = ["onecurve.testing.fixtures"]
+
+
+@pytest.fixture(autouse=True)
+def _clean_after_each_run() -> Iterator[None]:
+    """A run leaves no variables of ranks to the next test, and no process group."""
+
+    def of_ranks() -> dict[str, str]:
+        names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
+        return {name: value for name, value in os.environ.items() if name.startswith(names)}
+
+    before = of_ranks()
+    yield
+    assert of_ranks() == before
+    assert not torch.distributed.is_initialized()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -111,8 +126,6 @@ ALL = {**STRATEGIES, **MESHES}
 # What this torch has of schedules that split the backward pass, the most involved one.
 ZBV = "interleaved_zero_bubble" if too_old("strategy.schedule=zbv") else "zbv"
 PASSED_ON = "strategy=pipeline whose stages pass on what has no gradient"
-# Several stages a rank.
-INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
 
 
 def unless_too_old(feature: str) -> pytest.MarkDecorator:
@@ -180,6 +193,12 @@ def warm(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
         return outcome
 
     return run
+
+
+@pytest.fixture
+def warm_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`launch` finds ranks that are there already."""
+    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
 
 
 Refused = Callable[..., str]

@@ -4,14 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-import traceback
 from pathlib import Path
-from typing import Any
-
-from several_fits import Case, Small, fits_in_ranks
-from torch import Tensor
-
-import onecurve
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,27 +38,6 @@ def test_what_the_drawings_name_is_there() -> None:
         for part in name.split("."):
             (found,) = [node for node in body if getattr(node, "name", None) == part]
             body = getattr(found, "body", [])
-
-
-class Traced(Small):
-    """Counts the library's frames around its step."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        files = [frame.filename for frame in traceback.extract_stack()]
-        library = str(Path(onecurve.__file__).parent)
-        ours = [file for file in files if file.startswith(library)]
-        self.log("frames", float(sum("/launch/" not in file for file in ours)))
-        return super().training_step(batch, batch_idx)
-
-
-def test_a_step_is_at_most_eight_frames_deep() -> None:
-    strategies: dict[str, Any] = {"pipeline": onecurve.Pipeline(), "fsdp": onecurve.FSDP()}
-    cases: dict[str, Case] = {
-        name: (Traced, made, {"max_epochs": 1}) for name, made in strategies.items()
-    }
-    deepest = {name: max(logged["frames"]) for name, logged in fits_in_ranks(cases).items()}
-    # Under pipeline one more: an optimizer's step sees the parameters of this rank.
-    assert deepest == {"pipeline": 8, "fsdp": 7}
 
 
 def test_the_files_of_ten_changes_are_there() -> None:

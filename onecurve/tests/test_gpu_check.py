@@ -13,7 +13,8 @@ from gpu_check.entries import TOLERANCES, Entry
 from gpu_check.large import NAMES, PROFILE
 from gpu_check.loops import BARE, LIGHTNING, OURS
 
-ONLY_TORCH = Path(__file__).parent / "only_torch"
+# All but what torch and Lightning bring.
+HIDDEN = "hydra-core matplotlib omegaconf pillow pydantic rich scikit-learn scipy tensorboard"
 
 
 def found(folder: Path) -> dict[str, Any]:
@@ -25,9 +26,10 @@ def found(folder: Path) -> dict[str, Any]:
 def test_a_machine_with_torch_and_lightning_alone_is_checked(tmp_path: Path) -> None:
     only = ["mlp ddp 32-true", "transformer pipeline bf16-true", "transformer tensor * 2 ranks"]
     command = [sys.executable, "-m", "gpu_check", "--device", "cpu", "--out", "there"]
-    path = os.pathsep.join(map(str, [ONLY_TORCH, *sys.path]))
+    path = os.pathsep.join(map(str, [Path(__file__).parent / "hidden", *sys.path]))
+    told = {"PYTHONPATH": path, "HIDDEN": f"{HIDDEN} torchvision"}
     done = subprocess.run(
-        [*command, "--only", *only], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        [*command, "--only", *only], cwd=tmp_path, env={**os.environ, **told},
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

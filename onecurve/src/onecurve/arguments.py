@@ -55,14 +55,14 @@ def configured_by(
                 public = STRATEGIES.get(getattr(self, "name", ""), type(self).__name__)
                 raise UserError(by_name(public, described, arguments[0]))
             try:
-                given = signature.bind(self, *arguments, **options).arguments
+                bound = signature.bind(self, *arguments, **options).arguments
             except TypeError as error:
                 raise TypeError(f"{type(self).__name__}: {error}") from None
-            values = {name: plain(value) for name, value in [*given.items()][1:] if name != "more"}
-            found = described.checked(values | given.get("more", {}))
-            for problem in found.problems:
+            values = {name: plain(value) for name, value in [*bound.items()][1:] if name != "more"}
+            checked = described.checked(values | bound.get("more", {}))
+            for problem in checked.problems:
                 raise UserError(problem.line(key))
-            init(self, found.model)
+            init(self, checked.model)
 
         constructor.__signature__ = signature  # type: ignore[attr-defined]
         constructor.__annotations__ = {

@@ -43,5 +43,5 @@ def chunked_cross_entropy(
         return F.cross_entropy(logits, classes, reduction="none", **options)
 
     parts = zip(hidden.flatten(0, -2).chunk(chunks), targets.flatten().chunk(chunks), strict=True)
-    found = [checkpoint(losses, *part, use_reentrant=False) for part in parts]
-    return torch.cat(found).view(targets.shape)
+    rows = [checkpoint(losses, *part, use_reentrant=False) for part in parts]
+    return torch.cat(rows).view(targets.shape)

@@ -23,15 +23,10 @@ def train(script: str) -> None:
 evaluate = predict = train
 
 
-def parity(script: str) -> None:
-    """Say which command took the script's place."""
+def parity(script: str = "report.py") -> None:
+    """Say which command took the script's place; `report` was called without its file."""
     name = Path(script).stem
     stop(UserError(f"{name}.py: is `onecurve {name}`; delete the file"))
 
 
-plan = export = parity
-
-
-def report() -> None:
-    """Say which command took the script's place."""
-    parity("report.py")
+plan = export = report = parity

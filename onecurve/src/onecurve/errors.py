@@ -144,10 +144,11 @@ def show_frames_of_the_project(error: BaseException) -> None:
             if outer is not None:
                 outer.tb_next = inner
         each.__traceback__ = frames[0] if frames else None
-        if [type(part) for part in each.args] == [str]:
-            text = FRAME_IN_TEXT.sub(_if_of_the_project, each.args[0])
+        if len(each.args) == 1 and isinstance(said := each.args[0], str):
+            text = FRAME_IN_TEXT.sub(_if_of_the_project, said)
             cut = len(text) > LONGEST_MESSAGE
-            each.args = (f"{text[:400]} … {text[-200:]}" if cut else text,)
+            # PyTorch's class of the message of a KeyError shows its lines as such.
+            each.args = (type(said)(f"{text[:400]} … {text[-200:]}" if cut else text),)
 
 
 def _if_of_the_project(frame: re.Match[str]) -> str:

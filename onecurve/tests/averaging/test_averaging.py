@@ -1,14 +1,14 @@
 """The average of weights is what a hand would compute, and costs training nothing."""
 
-from collections import OrderedDict
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import warm_ranks
-from conftest import ALL, FLOAT64, INTERLEAVED, ROUNDING, TINY, Cli, column, one_of_a_kind
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from conftest import ROUNDING, TINY, Cli, one_of_a_kind
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging as Lightnings
 from lightning.pytorch.loggers.logger import DummyLogger
 from several_fits import Small, data, quiet_trainer
@@ -21,55 +21,18 @@ from onecurve.callbacks.nan_guard import NanGuard
 from onecurve.callbacks.throughput import Throughput
 from onecurve.checkpoint.format import read_checkpoint
 
-WAYS = {**ALL, "interleaved": INTERLEAVED}
-EPOCHS, BATCH = 4, 60
-NET = (
-    "model._target_=test_averaging.network",
-    "data._target_=test_averaging.Images",
-    f"data.batch_size={BATCH}",
-    f"trainer.max_epochs={EPOCHS}",
-    FLOAT64,
-)
-FOUR = ("single", "ddp", "fsdp", "pipeline")
-SWA = ("callbacks=[checkpoint,swa]", "callbacks.swa.start=0.5")
-EVERY_EPOCH = ("callbacks.checkpoint.save_top_k=-1", "callbacks.checkpoint.filename='{epoch}'")
 
+class Normed(Small):
+    """With BatchNorm, which is no average of weights."""
 
-def network(**_: Any) -> nn.Sequential:
-    """A network with BatchNorm in two of its layers."""
-    return nn.Sequential(
-        OrderedDict(
-            first=nn.Conv2d(1, 8, 3),
-            norm1=nn.BatchNorm2d(8),
-            second=nn.Sequential(nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten()),
-            norm2=nn.BatchNorm1d(128),
-            head=nn.Linear(128, 4),
+    def network(self) -> nn.Module:
+        middle = nn.Sequential(nn.Tanh(), nn.Linear(8, 8))
+        return nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), middle, nn.BatchNorm1d(8), nn.Linear(8, 2)
         )
-    )
 
-
-def images() -> tuple[Tensor, Tensor]:
-    """210 images, so that the last batch has 30."""
-    random = torch.Generator().manual_seed(0)
-    targets = torch.randint(0, 4, (210,), generator=random)
-    noise = torch.randn(210, 1, 8, 8, generator=random)
-    return noise + targets[:, None, None, None] * 0.3, targets
-
-
-class Images(LightningDataModule):
-    """In an order that a test knows."""
-
-    def __init__(self, batch_size: int, **_: Any) -> None:
-        super().__init__()
-        self.batch_size = batch_size
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(*images()), self.batch_size)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(*(part[:50] for part in images())), self.batch_size)
-
-    test_dataloader = val_dataloader
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/loss", self.loss(self(batch[0]), batch[1]))
 
 
 class Fail(Callback):
@@ -86,14 +49,17 @@ class Fail(Callback):
 
 
 class Record(Callback):
-    """Keeps the weights that every step has reached."""
+    """Keeps the learning rate that each step begins with, and the weights that it reaches."""
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *rest: object
-    ) -> None:
-        state = trainer.strategy.lightning_module_state_dict()
-        if trainer.is_global_zero:
-            torch.save(state, f"step-{trainer.global_step}.pt")
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.states: list[dict[str, Tensor]] = []
+
+    def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: object) -> None:
+        self.states.append(deepcopy(task.state_dict()))
 
 
 def weights(file: Path) -> dict[str, Tensor]:
@@ -101,102 +67,100 @@ def weights(file: Path) -> dict[str, Tensor]:
     return state
 
 
-def is_close(a: Tensor, b: Tensor) -> bool:
-    return float((a - b).abs().max()) <= ROUNDING * max(1.0, float(b.abs().max()))
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+def trainer_of(*callbacks: Callback, **options: Any) -> Trainer:
+    options = {"max_epochs": 4, "precision": "64-true", **options}
+    return quiet_trainer(onecurve.Single(), callbacks=list(callbacks), **options)
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(["single", "ddp", "pipeline"], kept=["single"]))
-def test_the_average_is_that_of_the_epochs_ends(
-    train: Cli, trained: Cli, cli: Cli, name: str
-) -> None:
-    """It is what is tested."""
-    without = trained(*NET, *ALL[name], "test=false").run
-    outcome = train(*NET, *ALL[name], *SWA, *EVERY_EPOCH)
-    run = outcome.run
-    for curve in ("train/loss", "val/loss"):
-        assert column(run, curve) == column(without, curve)
+def test_the_average_has_batchnorm_statistics_of_its_own(tmp_path: Path) -> None:
+    """As PyTorch takes them over the same batches; training goes on with others."""
+    swa, record = onecurve.StochasticWeightAveraging(str(tmp_path / "swa.ckpt"), 0.5), Record()
+    task = Normed()
+    trainer_of(swa, record).fit(task, data())
+    average, by_hand = weights(tmp_path / "swa.ckpt"), Normed().double()
+    for name, parameter in by_hand.named_parameters():
+        assert_close(average[name], (record.states[8][name] + record.states[11][name]) / 2)
+        parameter.data.copy_(average[name])
+    update_bn((inputs.double() for inputs, _ in data()), by_hand)
+    for name, value in by_hand.state_dict().items():
+        assert_close(average[name], value)
+        assert torch.equal(task.state_dict()[name], record.states[11][name])
 
-    ends = [weights(run / f"checkpoints/{epoch}.ckpt") for epoch in (2, 3)]
-    average = weights(run / "swa.ckpt")
-    statistics = {key for key in average if key.split(".")[-1].startswith(("running", "num_b"))}
-    for key in average.keys() - statistics:
-        if average[key].is_floating_point():
-            assert is_close(average[key], (ends[0][key] + ends[1][key]) / 2), key
 
-    # Statistics as PyTorch takes them, over the same batches.
-    by_hand_net = network().double()
-    inside = {key.removeprefix("network."): average[key] for key in average if "network." in key}
-    by_hand_net.load_state_dict(inside)
-    update_bn((batch.double() for (batch, _) in Images(BATCH).train_dataloader()), by_hand_net)
-    for key, value in by_hand_net.state_dict().items():
-        if f"network.{key}" in statistics:
-            assert is_close(average[f"network.{key}"], value), key
-
-    # Training went on with its own weights and statistics, and the test took the average.
-    last, last_without = (weights(each / "checkpoints/last.ckpt") for each in (run, without))
-    assert all(torch.equal(last[key], last_without[key]) for key in last_without)
-    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt", FLOAT64).metrics
-    assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=ROUNDING)
+def test_the_average_is_what_a_command_tests(train: Cli, cli: Cli) -> None:
+    outcome = train("callbacks=[checkpoint,swa]", "callbacks.swa.start=0.5")
+    tested = cli("evaluate.py", f"checkpoint={outcome.run}/swa.ckpt").metrics
+    assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-6)
+    early = train("callbacks=[swa]", "callbacks.swa.start=10")
+    assert "swa: the run ended before callbacks.swa.start=10: no average" in early.out
+    assert not (early.run / "swa.ckpt").exists()
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(["ddp", "fsdp"], kept=["ddp"]))
-def test_the_exponential_average_is_that_of_the_steps(
-    train: Cli, trained: Cli, cli: Cli, tmp_path: Path, name: str
-) -> None:
-    without = trained(*NET, *ALL[name], "test=false").run
-    ema = ("callbacks=[checkpoint,ema]", "callbacks.ema.decay=0.8")
-    record = "+callbacks.record._target_=test_averaging.Record"
-    run = train(*NET, *ALL[name], *ema, record, "test=false").run
-    assert column(run, "train/loss") == column(without, "train/loss")
-
-    steps = [torch.load(tmp_path / f"step-{step}.pt", weights_only=True) for step in range(1, 17)]
-    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
-    for key, first in steps[0].items():
-        by_hand = first
-        for count, step in enumerate(steps[1:], 1):
+def test_the_exponential_average_is_that_of_the_steps_and_is_validated(tmp_path: Path) -> None:
+    record, task = Record(), Normed()
+    trainer = trainer_of(onecurve.ExponentialMovingAverage(0.8), record)
+    trainer.fit(task, data(), data())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    last = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    for name, by_hand in record.states[0].items():
+        for count, state in enumerate(record.states[1:], 1):
             decay = min(0.8, (1 + count) / (10 + count))
-            by_hand = decay * by_hand + (1 - decay) * step[key]
-        assert torch.equal(last["averages"]["live"][key], steps[-1][key])
-        if "running" in key or not first.is_floating_point():
-            by_hand = steps[-1][key]
-        assert is_close(last["state_dict"][key], by_hand), key
+            by_hand = decay * by_hand + (1 - decay) * state[name]
+        live = record.states[-1][name]
+        assert torch.equal(last["averages"]["live"][name], live)
+        assert_close(
+            last["state_dict"][name], by_hand if "weight" in name or "bias" in name else live
+        )
+    validated = trainer.callback_metrics["val/loss"]
+    task.load_state_dict(last["state_dict"])
+    (again,) = trainer_of().validate(task, data(), verbose=False)
+    assert again["val/loss"] == pytest.approx(validated.item(), rel=ROUNDING)
 
-    # Validation saw the average.
-    tested = cli("evaluate.py", f"checkpoint={run}/checkpoints/last.ckpt", FLOAT64).metrics
-    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
-    assert column(run, "val/loss") != column(without, "val/loss")
+
+STRATEGIES: dict[str, Any] = {
+    "single": onecurve.Single, "fsdp": onecurve.FSDP, "pipeline": onecurve.Pipeline
+}  # fmt: skip
+
+
+def averaged(
+    name: str, folder: Path, fails_at: int | None = None, resume: Path | None = None
+) -> None:
+    """A fit with both averages, the last half of it with a learning rate of its own."""
+    torch.manual_seed(0)
+    callbacks = [
+        onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), 0.5, 2, lr=0.01),
+        onecurve.ExponentialMovingAverage(),
+        onecurve.BestAndLast(folder, save_last=True, save_top_k=0, last_every_n_steps=3),
+        *([Fail(fails_at)] if fails_at else []),
+    ]
+    options = {"max_epochs": 4, "enable_checkpointing": True, "callbacks": callbacks}
+    devices = 1 if name == "single" else 2
+    try:
+        quiet_trainer(STRATEGIES[name](), devices, **options).fit(
+            Normed(), data(), ckpt_path=resume
+        )
+    except ArithmeticError:
+        assert fails_at
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    ("name", "form"),
-    one_of_a_kind(
-        [("single", "file"), ("fsdp", "sharded"), ("pipeline", "file")], kept=[("single", "file")]
-    ),
-)
-def test_a_run_that_was_interrupted_while_averaging(
-    train: Cli, cli: Cli, warm: Cli, name: str, form: str
-) -> None:
-    """Killed in the last epoch, goes on, and ends as the whole run: bit for bit."""
-    options = (
-        *NET,
-        *ALL[name],
-        *SWA,
-        "callbacks=[checkpoint,swa,ema]",
-        "callbacks.swa.lr=0.0005",
-        f"checkpoint.format={form}",
-    )
-    options += ("callbacks.swa.every_n_steps=2", "callbacks.checkpoint.last_every_n_steps=3")
-    whole = train(*options, "test=false").run
-    stop = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=14")
-    stopped = cli("train.py", *TINY, *options, *stop, "test=false")
-    assert stopped.status == 1
-    warm("train.py", "resume=last", "callbacks.fail.at=-1")
-    (run,) = set(whole.parent.iterdir()) - {whole}
-    for file in ("swa.ckpt", "checkpoints/last.ckpt"):
-        ours, theirs = (read_checkpoint(each / file) for each in (run, whole))
+@pytest.mark.parametrize("name", one_of_a_kind(STRATEGIES, kept=["single"]))
+def test_a_run_that_was_interrupted_while_averaging(name: str, tmp_path: Path) -> None:
+    """Ended in the last epoch, goes on, and ends as the whole run: bit for bit."""
+    whole, rest = tmp_path / "whole", tmp_path / "rest"
+    for arguments in ((name, whole), (name, rest, 11), (name, rest, None, rest / "last.ckpt")):
+        if name == "single":
+            averaged(*arguments)
+        else:
+            warm_ranks.run("test_averaging.averaged", arguments, processes=2)
+    for file in ("swa.ckpt", "last.ckpt"):
+        ours, theirs = (read_checkpoint(folder / file) for folder in (rest, whole))
         states = [(ours["state_dict"], theirs["state_dict"])]
         if file != "swa.ckpt":
             assert ours["averages"].keys() == {"live", "swa"}
@@ -205,29 +169,32 @@ def test_a_run_that_was_interrupted_while_averaging(
             assert all(torch.equal(mine[key], expected[key]) for key in expected), file
 
 
-@pytest.mark.parametrize(
-    ("annealing", "second"),
-    one_of_a_kind([("cosine", 0.0098), ("linear", 0.0092)], kept=[("cosine", 0.0098)]),
-)
-def test_the_learning_rate_of_the_phase(train: Cli, annealing: str, second: float) -> None:
-    run = train(
-        *NET, *SWA, "callbacks=[checkpoint,swa,lr_monitor]", "scheduler=none", "data.batch_size=20",
-        "callbacks.lr_monitor.logging_interval=step", "optimizer.lr=0.01", "callbacks.swa.lr=0.002",
-        f"callbacks.swa.annealing={annealing}", "test=false",
-    ).run  # fmt: skip
-    rates = column(run, "lr-AdamW")
-    assert rates[:23] == [0.01] * 23
-    assert rates[-5:] == pytest.approx([0.002] * 5)
+@pytest.mark.long
+def test_averages_resume_from_a_checkpoint_of_shards(train: Cli, cli: Cli, warm: Cli) -> None:
+    options = ("strategy=fsdp", "checkpoint.format=sharded", "callbacks=[checkpoint,swa,ema]")
+    options += ("callbacks.swa.start=0.4", "callbacks.checkpoint.last_every_n_steps=3")
+    whole = train(*options, "test=false").run
+    fails = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=14")
+    stopped = cli("train.py", *TINY, *options, *fails, "test=false")
+    assert stopped.status == 1
+    warm("train.py", "resume=last", "callbacks.fail.at=-1")
+    for file in ("swa.ckpt", "checkpoints/last.ckpt"):
+        ours, theirs = (read_checkpoint(run / file) for run in (stopped.run, whole))
+        for key, value in theirs["state_dict"].items():
+            assert torch.equal(ours["state_dict"][key], value), (file, key)
+
+
+@pytest.mark.parametrize(("annealing", "second"), [("cosine", 0.09804), ("linear", 0.092)])
+def test_the_learning_rate_of_the_phase(tmp_path: Path, annealing: Any, second: float) -> None:
+    """The first step of ten down is little at first, or as much as any."""
+    file, record = str(tmp_path / "swa.ckpt"), Record()
+    swa = onecurve.StochasticWeightAveraging(file, 0.5, lr=0.02, annealing=annealing)
+    trainer_of(swa, record).fit(Small(), data(80))
+    rates = record.rates
+    assert rates[:21] == [0.1] * 21
+    assert rates[21] == pytest.approx(second, abs=1e-5)
+    assert rates[30:] == pytest.approx([0.02] * 10)
     assert rates == sorted(rates, reverse=True)
-    # The first step of ten down: little at first, or as much as any.
-    first = next(rate for rate in rates if rate < 0.01)
-    assert first == pytest.approx(second, abs=1e-4)
-
-
-def test_a_run_that_ends_before_says_so(train: Cli) -> None:
-    outcome = train(*NET, "callbacks=[swa]", "callbacks.swa.start=10")
-    assert "swa: the run ended before callbacks.swa.start=10: no average" in outcome.out
-    assert not (outcome.run / "swa.ckpt").exists()
 
 
 class Saves(Callback):
@@ -376,14 +343,9 @@ def climb(name: str, folder: Path) -> None:
     """Six steps, and a resume with six more."""
     for epochs, resume in ((6, None), (12, folder / "6.ckpt")):
         swa = onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), start=1)
-        strategy, devices = {
-            "single": (onecurve.Single(), 1),
-            "fsdp": (onecurve.FSDP(), 2),
-            "pipeline": (onecurve.Pipeline(), 2),
-        }[name]
         trainer = quiet_trainer(
-            strategy, devices, max_epochs=epochs, precision="bf16-true",
-            callbacks=[swa, onecurve.ExponentialMovingAverage(0.9)],
+            STRATEGIES[name](), 1 if name == "single" else 2, max_epochs=epochs,
+            precision="bf16-true", callbacks=[swa, onecurve.ExponentialMovingAverage(0.9)],
         )  # fmt: skip
         rows = DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=4)
         trainer.fit(Climbs(), rows, ckpt_path=resume)

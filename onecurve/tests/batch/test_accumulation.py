@@ -4,11 +4,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 import warm_ranks
 from conftest import ROUNDING, largest_difference
+from lightning.pytorch import seed_everything
+from several_fits import LIGHTNING, Losses, quiet_trainer
 from torch.utils._pytree import tree_flatten
 from zoo import data, tasks
-from zoo.train import LIGHTNING, trained
 
 import onecurve
 from onecurve.machine import unchanged_environment
@@ -24,6 +26,21 @@ WINDOWS: dict[str, tuple[Any, int, Any, Any]] = {
     "by weight": (tasks.PaddedWeighed, 3, data.tokens, partial(data.tokens, data.SAMPLES)),
 }  # fmt: skip
 CLIPS = {"gradient_clip_val": 0.1}
+
+
+def trained(task: Any, loader: Any, strategy: Any, devices: int, **options: Any) -> dict[str, Any]:
+    """Two epochs in float64: losses of the steps, metrics at the end, weights."""
+    seed_everything(1, verbose=False)
+    record = Losses()
+    options = {"max_epochs": 2, "precision": "64-true", "callbacks": [record], **options}
+    trainer = quiet_trainer(strategy, devices, **options)
+    trainer.fit(task(), loader)
+    weights = trainer.strategy.lightning_module_state_dict()
+    return {
+        "losses": record.logged.get("train/loss_step", record.logged["train/loss"]),
+        "metrics": {name: value.item() for name, value in trainer.callback_metrics.items()},
+        "weights": {name: torch.as_tensor(value).tolist() for name, value in weights.items()},
+    }
 
 
 def accumulated(strategy: Any, devices: int) -> dict[str, Any]:

@@ -10,14 +10,16 @@ import pytest
 import torch
 import warm_ranks
 from conftest import ROUNDING, largest_difference
+from lightning.pytorch import seed_everything
+from several_fits import LIGHTNING, quiet_trainer
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from zoo.data import Whole
-from zoo.train import LIGHTNING, predicted
+from zoo import data, tasks
 
 import onecurve
 from onecurve import seeded
+from onecurve.app.run.predict import Predictions, add_predict_step
 from onecurve.batch.stream import StreamLoader
 from onecurve.machine import unchanged_environment
 
@@ -101,7 +103,7 @@ def test_workers_end_with_their_loader() -> None:
 
 
 def test_batches_of_a_stream_are_shared_by_rows_or_rejected() -> None:
-    loader = DataLoader(Whole(), None)
+    loader = DataLoader(data.Whole(), None)
     (whole,), parts = shares(loader, 1), shares(loader, 2)
     for index, (batch, *of_ranks) in enumerate(zip(whole, *parts, strict=True)):
         sizes = [part.share(index).size for part in parts]
@@ -144,11 +146,21 @@ def test_a_worker_may_set_attributes_of_the_data_set() -> None:
     assert [batch.item() for batch in loader] == [0, 10]
 
 
+def predicted(strategy: Any, devices: int) -> list[Any]:
+    """What is predicted for two streams, whose last batches are smaller than the ranks."""
+    seed_everything(1, verbose=False)
+    kept, module = Predictions(), tasks.Plain()
+    add_predict_step(module)
+    trainer = quiet_trainer(strategy, devices, precision="64-true", callbacks=[kept])
+    trainer.predict(module, [data.stream(), data.whole_batches()], return_predictions=False)
+    return [None if rows is None else rows.tolist() for rows in kept.joined()]
+
+
 @pytest.mark.compares
 def test_predictions_of_a_stream_are_in_its_order() -> None:
     with unchanged_environment(LIGHTNING):
         single = predicted(onecurve.Single(), 1)
-    ranks = warm_ranks.run("zoo.train.predicted", (onecurve.DDP(), 2), processes=2)
+    ranks = warm_ranks.run("test_stream.predicted", (onecurve.DDP(), 2), processes=2)
     assert [len(rows) for rows in ranks] == [21, 21]
     curves = [tree_flatten(rows)[0] for rows in (single, ranks)]
     assert largest_difference(*curves) <= ROUNDING

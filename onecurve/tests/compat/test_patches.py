@@ -1,12 +1,8 @@
 """What is replaced of other packages is listed, undone after a fit, and still needed."""
 
 import copy
-import inspect
-import re
 import sys
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,10 +10,8 @@ import pytest
 import torch
 import torchmetrics
 import warm_ranks
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric
-from lightning.pytorch.trainer.trainer import call
 from several_fits import Small, data, quiet_trainer
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -25,8 +19,6 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import onecurve
 from onecurve.compat.patches import PATCHES, replaced
-
-ROOT = Path(__file__).parents[2]
 
 
 def now(name: str) -> Any:
@@ -71,7 +63,7 @@ def test_what_is_not_listed_is_not_replaced(owner: ModuleType | type) -> None:
         pass
 
 
-# Each fails once the patch is no longer needed.
+# Each fails once a patch is no longer needed.
 
 
 def of_shards() -> list[bool]:
@@ -123,33 +115,7 @@ def test_a_metric_with_a_group_cannot_be_copied_and_batchnorm_of_all_ranks_is_fo
     assert "GPU" in normed
 
 
-def test_clipping_takes_no_group_and_attention_of_pieces_is_experimental() -> None:
-    assert "group" not in "".join(inspect.signature(nn.utils.clip_grad_norm_).parameters)
-    assert find_spec("torch.distributed.tensor.experimental._context_parallel") is not None
-    assert not hasattr(distributed.tensor, "context_parallel")
-
-
-def test_lightning_copies_what_is_logged_and_calls_empty_hooks() -> None:
-    assert "device ==" not in inspect.getsource(_ResultMetric.to)
-    assert "is_overridden" not in inspect.getsource(call._call_callback_hooks)
-    assert callable(Callback.on_train_batch_start)
-
-
 def test_a_checkpoint_of_lightning_holds_no_position_of_random_numbers() -> None:
     trainer = Trainer(max_steps=1, barebones=True)
     trainer.fit(BoringModel())
     assert not [key for key in trainer._checkpoint_connector.dump_checkpoint() if "random" in key]
-
-
-def test_the_floor_of_torch_has_one_limit_of_variants_for_all() -> None:
-    floor = re.search(r"torch>=(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
-    assert floor is not None
-    assert tuple(map(int, floor.groups())) < (2, 15)
-
-
-def test_torchmetrics_asks_for_scipy() -> None:
-    source = find_spec("torchmetrics")
-    assert source is not None
-    assert source.origin is not None
-    with open(source.origin, encoding="utf-8") as file:
-        assert "scipy.signal" in file.read()

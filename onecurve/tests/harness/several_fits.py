@@ -15,10 +15,19 @@ import onecurve
 from onecurve.errors import user_error_behind
 from onecurve.machine import unchanged_environment
 
+# What a Trainer leaves in the environment of its process.
+LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
 """A module, a strategy, and options of the Trainer. Or data=, which makes another loader; resume=,
 the checkpoint to go on from; is_alone=, where not every rank may be refused, so that no case can
 follow."""
+
+
+STRATEGIES: dict[str, Any] = {
+    strategy.name: strategy
+    for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Tensor, onecurve.Pipeline)
+}
+"""Those of ranks."""
 
 
 class Small(LightningModule):
@@ -125,18 +134,13 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
     return results
 
 
-def fits_alone(*modules: Callable[[], LightningModule], **options: Any) -> dict[str, Any]:
-    """What modules log under `Single`, by their names."""
-    return alone({module.__name__: (module, None, options) for module in modules})
-
-
 def alone(cases: dict[Any, Case]) -> dict[Any, Any]:
     """What the modules of cases log under `Single`."""
     single: dict[Any, Case] = {
         name: (module, onecurve.Single(), {**options, "devices": 1})
         for name, (module, _, options) in cases.items()
     }
-    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+    with unchanged_environment(LIGHTNING):
         return fits(single)
 
 
@@ -144,14 +148,6 @@ def fits_in_ranks(cases: dict[Any, Case], processes: int = 2) -> dict[Any, Any]:
     """All cases in ranks that are there already."""
     found: dict[Any, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
     return found
-
-
-def assert_rejected(found: Any, words: str) -> None:
-    """That a fit under pipeline was rejected in one line, with these words."""
-    assert isinstance(found, str), "it was trained"
-    assert found.startswith("strategy=pipeline: ")
-    assert words in found
-    assert "\n" not in found
 
 
 def assert_equal(found: Any, single: dict[str, list[float]], epochs: int = 1) -> None:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 ENTRIES, WIDTH, LENGTH = 24, 16, 7
 
@@ -298,3 +299,11 @@ def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:
     shape = {"mlp": (8, 8), "vit": (8, 3, 16, 16)}.get(name, (8, LENGTH, WIDTH))
     targets = (8,) if name in ("mlp", "vit") else (8, LENGTH)
     return task, torch.randn(shape).double(), torch.randint(10, targets)
+
+
+def task_of(name: str, **options: Any) -> Task:
+    return made(name, **options)[0]
+
+
+def batches(name: str) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*made(name)[1:]), 4)

@@ -188,12 +188,6 @@ def differences(names: Sequence[str]) -> dict[str, dict[str, float]]:
         torch.set_default_dtype(torch.float32)
 
 
-def is_view_of_one_sample() -> bool:
-    group()
-    made = run_on_shards(nn.Linear(2, 2), (torch.ones(1, LENGTH, 2),), dist.group.WORLD)
-    return bool(made._is_view())
-
-
 def in_a_tree() -> dict[str, Any]:
     """How far a network that takes and returns trees is from itself on the whole."""
     group()

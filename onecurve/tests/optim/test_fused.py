@@ -2,26 +2,19 @@
 
 from collections.abc import Iterable
 from copy import deepcopy
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, FLOAT64, ROUNDING, Cli, column, largest_difference
-from lightning.pytorch import Callback, LightningModule, Trainer
+from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
 from lightning.pytorch.plugins import MixedPrecision
-from several_fits import quiet_trainer
+from several_fits import Small, alone, data, quiet_trainer
 from torch import nn
-from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError
 from onecurve.optim.optimizers import build_optimizer
-
-OURS = (
-    FLOAT64, "optimizer._target_=test_fused.build", "+optimizer.algorithm=torch.optim.AdamW",
-    "data.batch_size=200", "test=false", "scheduler=none",
-)  # fmt: skip
 
 
 def build(parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
@@ -29,65 +22,48 @@ def build(parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Opt
     return build_optimizer(named, lr_scale={}, **options)
 
 
-class Transposed(Callback):
-    """Lets gradients lie as those of some layers do."""
+class Chosen(Small):
+    """Trains with the fused kernel, or without it; its gradients may lie as some layers' do."""
 
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for parameter in pl_module.parameters():
+    def __init__(self, fused: bool | None, transposed: bool = False) -> None:
+        super().__init__()
+        self.fused, self.transposed = fused, transposed
+
+    def on_after_backward(self) -> None:
+        for parameter in self.parameters() if self.transposed else ():
             if parameter.grad is not None and parameter.ndim == 2:
                 parameter.grad = parameter.grad.t().contiguous().t()
 
-
-def groups(run: Path) -> list[dict[str, Any]]:
-    state = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
-    found: list[dict[str, Any]] = state["optimizer_states"][0]["param_groups"]
-    return found
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        options = {"algorithm": "torch.optim.AdamW", "lr": 0.1, "fused": self.fused}
+        return build(self.parameters(), **options)
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    ("strategy", "before", "after"), [("single", "true", "false"), ("pipeline", "null", "true")]
-)
-def test_a_resumed_run_uses_its_own_kernels(
-    train: Cli, trained: Cli, strategy: str, before: str, after: str
-) -> None:
-    whole = column(trained(*OURS, "+optimizer.fused=false").run, "train/loss")
-    saved = trained(*OURS, "trainer.max_epochs=1", f"+optimizer.fused={before}").run
-    last = f"resume={saved / 'checkpoints' / 'last.ckpt'}"
-    rest = train(*OURS, f"+optimizer.fused={after}", last, *ALL[strategy])
-    assert groups(saved)[0]["fused"] is (True if before == "true" else None)
-    assert groups(rest.run)[0]["fused"] is (after == "true")
+def test_a_resumed_run_uses_its_own_kernels(train: Cli) -> None:
+    """The optimizer is this run's, and its state the checkpoint's."""
+    ours = (
+        FLOAT64, "optimizer._target_=test_fused.build", "+optimizer.algorithm=torch.optim.AdamW",
+        "data.batch_size=200", "test=false", "scheduler=none",
+    )  # fmt: skip
+    whole = column(train(*ours, "+optimizer.fused=false").run, "train/loss")
+    saved = train(*ours, "trainer.max_epochs=1", "+optimizer.fused=true").run
+    last = saved / "checkpoints/last.ckpt"
+    rest = train(*ours, "+optimizer.fused=false", f"resume={last}")
+    states = [torch.load(run / "checkpoints/last.ckpt") for run in (saved, rest.run)]
+    kernels = [state["optimizer_states"][0]["param_groups"][0]["fused"] for state in states]
+    assert kernels == [True, False]
     assert "optimizer.fused" not in rest.out
     curve = column(saved, "train/loss") + column(rest.run, "train/loss")
     assert largest_difference(whole, curve) <= ROUNDING
 
 
 @pytest.mark.compares
-def test_gradients_may_have_any_memory_layout(train: Cli, trained: Cli) -> None:
+def test_gradients_may_have_any_memory_layout() -> None:
     """PyTorch's kernel for the CPU silently misreads them."""
-    plain = trained(*OURS, "+optimizer.fused=false").run
-    lying = "+callbacks.transposed._target_=test_fused.Transposed"
-    fused = train(*OURS, "+optimizer.fused=true", lying).run
-    assert groups(fused)[0]["fused"] is True
-    difference = largest_difference(column(plain, "train/loss"), column(fused, "train/loss"))
-    assert difference <= ROUNDING
-
-
-class Line(LightningModule):
-    """Trains one layer."""
-
-    def __init__(self, fused: bool | None) -> None:
-        super().__init__()
-        self.fused = fused
-        self.layer = nn.Linear(2, 1)
-
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        loss: torch.Tensor = self.layer(batch).square().mean()
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        options = {"algorithm": "torch.optim.AdamW", "lr": 0.1, "fused": self.fused}
-        return build(self.parameters(), **options)
+    plain, fused = (partial(Chosen, False), None, {}), (partial(Chosen, True, True), None, {})
+    curves = [logged["train/loss"] for logged in alone({1: plain, 2: fused}).values()]
+    assert largest_difference(*curves) <= ROUNDING
 
 
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
@@ -96,25 +72,31 @@ def test_scaled_gradients_are_unscaled_before_they_are_clipped(precision: Any) -
     weights = []
     for fused in (True, None):
         torch.manual_seed(0)
-        line = Line(fused)
-        plugin = MixedPrecision(precision, "cpu")
+        task, plugin = Chosen(fused), MixedPrecision(precision, "cpu")
         options = {"plugins": plugin, "max_epochs": 1, "gradient_clip_val": 0.1}
         trainer = quiet_trainer(onecurve.Single(), **options)
-        trainer.fit(line, DataLoader(torch.ones(4, 2), batch_size=2))
+        trainer.fit(task, data())
         assert trainer.optimizers[0].param_groups[0]["fused"] is fused
-        weights.append(line.layer.weight.detach())
+        weights.append(task.net[0].weight.detach())  # type: ignore[index]
     assert torch.allclose(*weights, rtol=0, atol=1e-7)
 
 
-def test_what_no_kernel_takes_is_one_line() -> None:
-    for weight, options, said in (
-        (torch.ones(2), {"foreach": True}, "`fused` and `foreach` cannot be `True` together"),
-        (torch.ones(4, 4)[:, :2], {}, "is a view with gaps in memory"),
-    ):
-        with pytest.raises(UserError, match=said):
-            build(
-                [nn.Parameter(weight)], algorithm="torch.optim.Adam", lr=0.1, fused=True, **options
-            )
+def test_two_kernels_at_a_time_are_one_line() -> None:
+    weight, options = nn.Parameter(torch.ones(2)), {"algorithm": "torch.optim.Adam", "lr": 0.1}
+    with pytest.raises(UserError, match="`fused` and `foreach` cannot be `True` together"):
+        build([weight], fused=True, foreach=True, **options)
+
+
+def test_a_parameter_with_gaps_in_memory_has_the_default_kernel() -> None:
+    """PyTorch's kernel for the CPU silently misreads it."""
+    rows = torch.arange(16.0).reshape(4, 4)
+    weights = {True: nn.Parameter(rows[:, :2]), None: nn.Parameter(rows[:, :2].clone())}
+    for fused, weight in weights.items():
+        optimizer = build([weight], algorithm="torch.optim.Adam", lr=0.1, fused=fused)
+        weight.grad = torch.ones(4, 2)
+        optimizer.step()
+        assert optimizer.param_groups[0]["fused"] is None
+    assert torch.equal(*weights.values())
 
 
 def test_moments_of_another_memory_format_are_read_in_order() -> None:

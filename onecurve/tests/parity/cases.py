@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import others
+import sharded_networks
 import stages
 from conftest import PASSED_ON, ZBV
 from lightning.pytorch import LightningModule
@@ -178,6 +179,20 @@ OF_DATA = {
         data=partial(data.NoLoader, 9, 1, 11),
         cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
     ),
+    "two training loaders, the shorter again and again": Case(
+        tasks.TwoLoaders, partial(data.two_as, "max_size_cycle"), cells=BY_GPIPE
+    ),
+    "two validation loaders at once": Case(
+        tasks.LogsItsWayOfTwo,
+        validation=data.two_at_once,
+        cells=cells(SHARES, announced("a mean over all samples is exact, a sum of the loaders'")),
+    ),
+    "validation of no DataLoader": Case(
+        tasks.LogsItsWay,
+        validation=partial(data.NoLoader, 9, 1, 11),
+        cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
+    ),
+    "validation of a list of batches": Case(tasks.LogsItsWay, validation=data.list_of_batches),
 }
 OF_STEPS = {
     "accumulation, logged by epoch": Case(
@@ -194,7 +209,7 @@ OF_STEPS = {
     "a schedule of accumulation": Case(
         tasks.LogsEpochs,
         partial(data.plain, 7),
-        trainer={"callbacks": [GradientAccumulationScheduler({0: 3})]},
+        trainer={"callbacks": [GradientAccumulationScheduler({0: 1, 1: 3})]},
     ),
     "clipping by norm": Case(
         trainer={"gradient_clip_val": 0.1}, under=(*ALWAYS, *MESHES, *SCHEDULES)
@@ -442,6 +457,14 @@ OF_OTHERS = {
     "two networks by turns, an optimizer each": other(
         others.CriticFirst, under=(*OTHERS, "shard x tensor")
     ),
+    "a teacher that is made in on_fit_start": other(
+        others.LateTeacher,
+        cells={
+            **cells(("single", "ddp"), differs(result.LATE_PARTS)),
+            **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
+            "pipeline": rejected("reads, draws or compares a weight"),
+        },
+    ),
     "a part that is frozen for a while in a step": other(
         others.FrozenForAWhile, cells={"ddp": rejected("used only some of the parameters")}
     ),
@@ -514,8 +537,8 @@ OF_OTHERS = {
     "a weight that is used outside of its module": other(
         others.UsesAWeight, cells={**SHARDED_TASK, **OF_ANOTHER}
     ),
-    "Lightning's grad_norm in a hook": other(
-        others.LogsNorms, cells={**SHARDED_TASK, **OF_ANOTHER}
+    "Lightning's grad_norm, and numbers of gradients, in a hook": other(
+        others.LogsNorms, cells=OF_ANOTHER
     ),
     "Lightning's EMAWeightAveraging": other(
         others.Averaged,
@@ -551,7 +574,7 @@ OF_OTHERS = {
     ),
     "a weight that is logged": other(
         others.LogsAWeight,
-        cells={**SHARDED_TASK, "pipeline": rejected("gets a number of weights or gradients that")},
+        cells={"pipeline": rejected("gets a number of weights or gradients that")},
     ),
     "histograms of weights": other(others.DrawsHistograms, cells={**SHARDED_TASK, **OF_ANOTHER}),
     "weights that get other memory": other(
@@ -594,7 +617,7 @@ OF_OTHERS = {
     "an optimizer and a schedule of one's own": other(others.Own, cells=OWN_OPTIMIZER),
     "an optimizer of one's own, by the norm of all": other(
         partial(others.Own, others.ByNorm),
-        cells={"tensor": rejected(SHARDED), "pipeline": differs("is not one of torch.optim")},
+        cells={"pipeline": differs("is not one of torch.optim")},
     ),
     "an optimizer that was made before the fit": other(others.MadeEarly),
     "a teacher in inference mode": other(others.Taught),
@@ -608,8 +631,8 @@ OF_OTHERS = {
     "BatchNorm, a sample of a rank": other(
         others.Normalized,
         data=partial(others.loaders, 3),
-        cells={"ddp": rejected("BatchNorm cannot compute statistics of one sample")},
-        under=("ddp",),
+        cells=cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
+        under=("dp", "ddp"),
     ),
     "second derivatives through BatchNorm of the global batch": other(
         others.PenalizesNormalized,
@@ -660,6 +683,34 @@ OF_OTHERS = {
             "pipeline": failed("an autograd.Function with functorch transforms"),
         },
     ),
+    "BatchNorm of the global batch, which is one sample in the end": other(
+        others.Normalized,
+        trainer={"sync_batchnorm": True, "steps": 10, "limit_train_batches": 5},
+        cells={"ddp": rejected("BatchNorm cannot compute statistics of one sample")},
+        under=("ddp",),
+    ),
+}
+
+
+# Its layers, their options, and whether it is sharded along the sequence as well.
+OF_TENSOR: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "a GPT": ("gpt", {}, False),
+    "a GPT of tied weights, along the sequence": ("gpt", {"tied": True}, True),
+    "torchvision's VisionTransformer, along the sequence": ("vit", {}, True),
+    "nn.TransformerEncoder, along the sequence": ("encoder", {}, True),
+    "layers that are known by their classes": ("named", {}, False),
+    "fused projections, along the sequence": ("fused", {}, True),
+    "activations in place": ("mlp", {"inplace": True}, False),
+}
+OF_OTHERS |= {
+    row: Case(
+        partial(sharded_networks.task_of, name, **options),
+        partial(sharded_networks.batches, name),
+        None,
+        settings={key: {"sequence": True} for key in ("tensor", "shard x tensor") if sequence},
+        under=("tensor", "shard x tensor"),
+    )
+    for row, (name, options, sequence) in OF_TENSOR.items()
 }
 
 

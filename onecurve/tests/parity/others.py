@@ -342,6 +342,16 @@ class CriticFirst(Adversaries):
         self.turns = ["critic", "maker"]
 
 
+class LateTeacher(Stranger):
+    """A copy of the network that is made in on_fit_start, where a checkpoint has been loaded."""
+
+    def on_fit_start(self) -> None:
+        self.teacher = deepcopy(self.model).requires_grad_(False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.mse_loss(self.model(batch["inputs"]), self.teacher(batch["labels"]))
+
+
 class FrozenForAWhile(Stranger):
     """One optimizer, and a part that every other step freezes until its backward pass."""
 
@@ -769,6 +779,7 @@ class UsesAWeight(Stranger):
 class LogsNorms(Stranger):
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         self.log_dict(grad_norm(self, 2))
+        self.log("slope", self.model[0].weight.grad.abs().mean())
 
 
 class Averaged(Stranger):

@@ -54,11 +54,13 @@ def outcome(column: str, row: str) -> Outcome:
     with redirect_stderr(StringIO()) as said:
         try:
             assert_parity(case.task, data, strategy=strategy, **options)
-        except AssertionError as table:
-            kind, text = "differs", str(table)
         except Exception as error:
-            line = user_error_behind(error)
-            kind, text = ("rejected", str(line)) if line else ("failed", traceback.format_exc())
+            if line := user_error_behind(error):
+                kind, text = "rejected", str(line)
+            elif isinstance(error, AssertionError):
+                kind, text = "differs", str(error)
+            else:
+                kind, text = "failed", traceback.format_exc()
     warm_ranks.end_groups()
     lines = [line for line in said.getvalue().splitlines() if line.startswith("strategy=")]
     return gather_from_ranks(f"{column}, {row}", Outcome(kind, text, "\n".join(lines)))

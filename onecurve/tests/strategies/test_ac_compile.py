@@ -19,12 +19,11 @@ from conftest import (
 )
 from lightning.pytorch import LightningModule
 from sequences import transformer
-from several_fits import Case, fits, fits_in_ranks
+from several_fits import LIGHTNING, Case, fits, fits_in_ranks
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
 from zoo import data, tasks
-from zoo.train import LIGHTNING
 
 import onecurve
 from onecurve.app.config.commands import has_compiler

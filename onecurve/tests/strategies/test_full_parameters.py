@@ -10,13 +10,12 @@ import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule
 from others import MadeEarly, Samples, Stranger, loaders
-from several_fits import quiet_trainer
+from several_fits import LIGHTNING, STRATEGIES, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError, user_error_behind
-from onecurve.launch import agent
 from onecurve.machine import unchanged_environment
 
 
@@ -37,18 +36,6 @@ class OfRows(Stranger):
         weight = self.model[0].weight
         with torch.no_grad():
             exec(self.change, {"weight": weight, "gradient": weight.grad, "torch": torch, "nn": nn})
-
-
-STRATEGIES = {
-    strategy.name: strategy
-    for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Tensor, onecurve.Pipeline)
-}
-
-
-@pytest.fixture(autouse=True)
-def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
-    monkeypatch.syspath_prepend(str(request.path.parent))
 
 
 def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
@@ -86,7 +73,7 @@ def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line
     if line:
         assert line in found
         return
-    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+    with unchanged_environment(LIGHTNING):
         expected = after(MadeEarly, *((what, "plain") for what, _ in each))
     torch.testing.assert_close(found, expected, rtol=0, atol=ROUNDING)
 
@@ -180,7 +167,7 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
 
 @pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
 def test_a_task_is_read_changed_and_loaded_after_its_fit(strategy: str) -> None:
-    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+    with unchanged_environment(LIGHTNING):
         single = between_two_fits(onecurve.Single(), 1)
     run = partial(warm_ranks.run, "test_full_parameters.between_two_fits", processes=2)
     found = run((STRATEGIES[strategy](),))

@@ -17,7 +17,6 @@ from others import (
     WIDTH,
     AddsNoise,
     Centred,
-    Normalized,
     OfOneProjection,
     OwnLoader,
     Samples,
@@ -25,19 +24,15 @@ from others import (
     loaders,
     pair,
 )
-from several_fits import Case, SavesAtEnd, fits, fits_in_ranks, quiet_trainer
+from several_fits import STRATEGIES, SavesAtEnd, fits, quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.launch import agent
 
-STRATEGIES = {
-    strategy.name: strategy
-    for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Tensor, onecurve.Pipeline)
-}
+pytestmark = pytest.mark.usefixtures("warm_launch")
 
 
 class Drops(Stranger):
@@ -45,11 +40,6 @@ class Drops(Stranger):
 
     def __init__(self) -> None:
         super().__init__(lambda: nn.Sequential(pair(), nn.Dropout(0.1)))
-
-
-@pytest.fixture(autouse=True)
-def _warm_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
 
 
 def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str = "ddp") -> str:
@@ -79,16 +69,6 @@ def test_a_line_is_said_once() -> None:
         assert said.count(f"strategy=ddp: {drawn}") == said.count(words) == 1
     line = "strategy=ddp: every rank computes every batch of OwnLoader"
     assert run((Stranger, OwnLoader)).count(line) == 1
-
-
-def test_batchnorm_on_a_single_sample_is_rejected() -> None:
-    """Of a device; and of all ranks, in the last batch of the epoch."""
-    words = "BatchNorm cannot compute statistics of one"
-    one: Case = (Normalized, onecurve.DP(), {"data": partial(DataLoader, Samples(), 3)})
-    assert f"strategy=dp: {words}" in onecurve.launch(fits, {"": one}, devices=1)[""]
-    options = {"data": partial(DataLoader, Samples(), 7), "sync_batchnorm": True}
-    found = fits_in_ranks({"": (Normalized, onecurve.DDP(timeout_seconds=8), options)})[""]
-    assert f"strategy=ddp: {words} sample" in found
 
 
 def fit_of_the_other_package(trains: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import BasePredictionWriter, EMAWeightAveraging
 from lightning.pytorch.plugins import Precision
-from several_fits import Small, quiet_trainer
+from several_fits import LIGHTNING, Small, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
@@ -201,7 +201,7 @@ def what_is_left_on_the_module(single: bool) -> Any:
 
 @pytest.fixture
 def _no_seed_in_the_environment() -> Iterator[None]:
-    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+    with unchanged_environment(LIGHTNING):
         yield
 
 

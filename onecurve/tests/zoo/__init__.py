@@ -1,1 +1,1 @@
-"""Modules and data as people write them, each under every strategy: see `rows`."""
+"""Modules and data as people write them: rows of tests/parity/cases.py."""

@@ -120,6 +120,14 @@ def two_as(mode: Any) -> CombinedLoader:
     return CombinedLoader({"a": DataLoader(pairs(4), 2, shuffle=True), "b": longer}, mode)
 
 
+def two_at_once() -> CombinedLoader:
+    return CombinedLoader({"a": DataLoader(pairs(7), 4), "b": DataLoader(pairs(9), 3)}, "max_size")
+
+
+def list_of_batches() -> DataLoader[Any]:
+    return DataLoader(list(validation()), None)  # type: ignore[arg-type]
+
+
 def with_a_stream() -> dict[str, DataLoader[Any]]:
     return {"a": DataLoader(pairs(12), 4, shuffle=True), "b": DataLoader(Stream(20), 4)}
 

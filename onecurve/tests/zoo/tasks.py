@@ -219,6 +219,27 @@ class LogsToo(Callback):
         self.log_dict({"val": outputs})
 
 
+class LogsItsWay(Plain):
+    """Has a `log` of its own, and logs a validation by name, by step and at its end."""
+
+    def log(self, *args: Any, **options: Any) -> None:
+        super().log(*args, **options)
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        super().validation_step(batch, batch_idx)
+        (inputs,), _ = self.parts(batch)
+        options: Any = {"on_step": True, "on_epoch": True, "batch_size": len(inputs)}
+        self.log(name="val/first", value=inputs[:, 0].mean(), **options)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict({"one": 1.0, "two": 2.0})
+        self.log(name="three", value=3.0)
+
+
+class LogsItsWayOfTwo(TwoLoaders, LogsItsWay):
+    """The same, of two loaders."""
+
+
 class OfSequences(WithoutValidation):
     """A network of padded sequences and their lengths."""
 

@@ -11,10 +11,9 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from ..checkpoint.lazy_tensors import model_state_here
-from ..compat.of_torch import tree_map_only
+from ..compat.of_torch import local_shard, tree_map_only
 from ..strategies.callback_api import CallbackAPI
 from ..strategies.fsdp.state import shard_like
 
@@ -41,10 +40,10 @@ class RunningAverage:
         """
         self.count += 1
         share = 1 / self.count if share is None else share
-        for name, value in held(module).items():
+        for name, value in local_weights(module).items():
             if name in self.tensors:
-                average = _local(self.tensors[name])
-                average.lerp_(_local(value).to(average.dtype), share)
+                average = local_shard(self.tensors[name])
+                average.lerp_(local_shard(value).to(average.dtype), share)
             else:
                 self.tensors[name] = _copied(value, value)
 
@@ -56,19 +55,19 @@ class RunningAverage:
         """
         live: dict[str, Tensor] = {}
         with torch.no_grad():
-            for name, value in held(module).items():
+            for name, value in local_weights(module).items():
                 live[name] = value.clone()
-                _local(value).copy_(_local(self.tensors[name]))
+                local_shard(value).copy_(local_shard(self.tensors[name]))
                 if value.dtype == self.tensors[name].dtype:
                     del self.tensors[name]  # it needs no memory twice
         try:
             yield
         finally:
             with torch.no_grad():
-                for name, value in held(module).items():
+                for name, value in local_weights(module).items():
                     if name not in self.tensors:
                         self.tensors[name] = value.clone()
-                    _local(value).copy_(_local(live.pop(name)))
+                    local_shard(value).copy_(local_shard(live.pop(name)))
 
     def gathered(self, trainer: Trainer) -> dict[str, Any]:
         """The full average, as weights in a checkpoint. All ranks call this."""
@@ -93,15 +92,14 @@ class RunningAverage:
         names = {name: first.setdefault(value, name) for name, value in named}
         return {name: full.get(names.get(name, ""), value) for name, value in state.items()}
 
-    def restore(self, module: LightningModule, gathered: dict[str, Any], count: int) -> None:
+    def restore(self, module: LightningModule, gathered: dict[str, Any]) -> None:
         """Restore this rank's part of what `gathered` returned."""
-        own = held(module)
-        here = model_state_here(gathered, own)
+        weights = local_weights(module)
+        here = model_state_here(gathered, weights)
         self.tensors = {
             name: _copied(shard_like(here.get(name, value), value), value)
-            for name, value in own.items()
+            for name, value in weights.items()
         }
-        self.count = count
 
 
 class Averaging(Callback):
@@ -118,9 +116,21 @@ class Averaging(Callback):
     def __init__(self) -> None:
         self.average = RunningAverage()
         self._seen = -1
+        # Of a checkpoint, until the module is sharded or split.
+        self._restored: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore the average of a resumed run."""
         self._seen = trainer.global_step
+        if self._restored:
+            self.average.restore(pl_module, self._restored)
+            self._restored = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.average.count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.average.count = state_dict["count"]
 
     def has_stepped(self, trainer: Trainer) -> bool:
         """Whether the batch that has just ended was followed by an optimizer step."""
@@ -128,7 +138,7 @@ class Averaging(Callback):
         return self._seen != before
 
 
-def held(module: LightningModule) -> dict[str, Tensor]:
+def local_weights(module: LightningModule) -> dict[str, Tensor]:
     """The parameters, or their shards, on this rank; they share memory with the module's."""
     names = {name for name, _ in module.named_parameters()}
     # From the state dict: FSDP may have gathered the parameters for a forward pass.
@@ -136,10 +146,6 @@ def held(module: LightningModule) -> dict[str, Tensor]:
     return {
         name: value.detach() for name, value in state.items() if name in names and not value.is_meta
     }
-
-
-def _local(value: Tensor) -> Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _copied(value: Tensor, like: Tensor) -> Tensor:

@@ -30,17 +30,15 @@ class ExponentialMovingAverage(Averaging):
     def __init__(self, options: ExponentialMovingAverageOptions) -> None:
         super().__init__()
         self.decay = options.decay
-        self._restored: dict[str, Any] | None = None
+        self._live: dict[str, Any] | None = None
         self._validating = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the weights of training, and the average, of a resumed run."""
+        if self._live:
+            trainer.strategy.load_model_state_dict({"state_dict": self._live})
+            self._live = None
         super().on_train_start(trainer, pl_module)
-        if self._restored:
-            live = {"state_dict": self._restored["live"]}
-            trainer.strategy.load_model_state_dict(live)
-            self.average.restore(pl_module, self._restored["average"], self.average.count)
-            self._restored = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -58,12 +56,6 @@ class ExponentialMovingAverage(Averaging):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validating.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.average.count}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.average.count = state_dict["count"]
-
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
@@ -79,4 +71,4 @@ class ExponentialMovingAverage(Averaging):
         """Keep the average and the weights of training until the module is sharded or split."""
         averages = checkpoint.get("averages", {})
         if "live" in averages:
-            self._restored = {"live": averages["live"], "average": checkpoint["state_dict"]}
+            self._live, self._restored = averages["live"], checkpoint["state_dict"]

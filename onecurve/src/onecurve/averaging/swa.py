@@ -1,9 +1,7 @@
 """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +9,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..arguments import configured_by
-from ..compat.of_torch import BatchNorm
+from ..compat.of_torch import BatchNorm, batch_norm_statistics
+from ..compat.patches import replaced
 from ..errors import UserError
 from ..optim.steps import steps_done, steps_in_all
+from ..strategies.batchnorm import over_ranks
 from .average import Averaging
 from .options import StochasticWeightAveragingOptions
 
@@ -38,49 +38,44 @@ class StochasticWeightAveraging(Averaging):
     @configured_by(StochasticWeightAveragingOptions, "callbacks.swa")
     def __init__(self, options: StochasticWeightAveragingOptions) -> None:
         super().__init__()
-        self.file = options.file
-        self.start = options.start
-        self.every_n_steps = options.every_n_steps
-        self.lr = options.lr
-        self.anneal_epochs = options.anneal_epochs
-        self.annealing = options.annealing
+        self.options = options
         self.final_weights: str | None = None
         self._lrs: list[list[float]] = []
-        self._restored: tuple[dict[str, Any], int] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the average of a resumed run."""
         batches = trainer.num_training_batches
         self._steps_an_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
         if math.isinf(self._first_step(trainer)):
             raise UserError(
-                f"callbacks.swa.start={self.start:g}: is a fraction of a run, and this run has no "
-                "end; give a number of epochs, such as callbacks.swa.start=10"
+                f"callbacks.swa.start={self.options.start:g}: is a fraction of a run, and this run "
+                "has no end; give a number of epochs, such as callbacks.swa.start=10"
             )
         super().on_train_start(trainer, pl_module)
-        if self._restored:
-            self.average.restore(pl_module, *self._restored)
-            self._restored = None
 
     def _first_step(self, trainer: Trainer) -> float:
-        return self.start * (steps_in_all(trainer) if self.start < 1 else self._steps_an_epoch)
+        return self.options.start * (
+            steps_in_all(trainer) if self.options.start < 1 else self._steps_an_epoch
+        )
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Set the learning rate of this phase, in place of the scheduler's."""
-        if self.lr is None or (steps := steps_done(trainer) - self._first_step(trainer)) < 0:
+        if (
+            self.options.lr is None
+            or (steps := steps_done(trainer) - self._first_step(trainer)) < 0
+        ):
             return
         if not self._lrs:
             optimizers = trainer.optimizers
             self._lrs = [[float(group["lr"]) for group in each.param_groups] for each in optimizers]
         epochs = steps / self._steps_an_epoch
-        share = min(1.0, epochs / self.anneal_epochs) if self.anneal_epochs else 1.0
-        if self.annealing == "cosine":
+        share = min(1.0, epochs / self.options.anneal_epochs) if self.options.anneal_epochs else 1.0
+        if self.options.annealing == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         for optimizer, before in zip(trainer.optimizers, self._lrs, strict=True):
             for group, lr in zip(optimizer.param_groups, before, strict=True):
-                group["lr"] = lr + share * (self.lr * lr / before[0] - lr)
+                group["lr"] = lr + share * (self.options.lr * lr / before[0] - lr)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -88,8 +83,8 @@ class StochasticWeightAveraging(Averaging):
         step, first = steps_done(trainer), self._first_step(trainer)
         if not self.has_stepped(trainer) or step <= first:
             return
-        if self.every_n_steps:
-            is_due = (step - math.floor(first)) % self.every_n_steps == 0
+        if self.options.every_n_steps:
+            is_due = (step - math.floor(first)) % self.options.every_n_steps == 0
         else:
             is_due = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if is_due:
@@ -99,21 +94,22 @@ class StochasticWeightAveraging(Averaging):
         """Save the average, with its own BatchNorm statistics."""
         if not self.average.count:
             if trainer.is_global_zero:
-                print(f"swa: the run ended before callbacks.swa.start={self.start:g}: no average")
+                start = f"callbacks.swa.start={self.options.start:g}"
+                print(f"swa: the run ended before {start}: no average")
             return
         buffers = {n: each.clone() for n, each in pl_module.named_buffers() if not each.is_meta}
         with self.average.in_place(pl_module):
             recompute_statistics(trainer)
             self.is_saving = True
-            trainer.save_checkpoint(self.file)
+            trainer.save_checkpoint(self.options.file)
             self.is_saving = False
         for name, buffer in pl_module.named_buffers():
             if name in buffers:
                 buffer.copy_(buffers[name])
-        self.final_weights = self.file
+        self.final_weights = self.options.file
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.average.count, "lrs": self._lrs}
+        return {**super().state_dict(), "lrs": self._lrs}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned, or the state of Lightning's callback of this name."""
@@ -136,7 +132,7 @@ class StochasticWeightAveraging(Averaging):
         state = checkpoint["callbacks"].get(self.state_key, {})
         average = checkpoint.get("averages", {}).get("swa", state.get("average_model_state"))
         if average and _count(state):
-            self._restored = average, _count(state)
+            self._restored = average
 
 
 def _count(state: dict[str, Any]) -> int:
@@ -144,67 +140,60 @@ def _count(state: dict[str, Any]) -> int:
     return count
 
 
-# BatchNorm statistics of the average, which no forward pass of training has used
-
-
 @torch.no_grad()
 def recompute_statistics(trainer: Trainer) -> None:
     """Recompute BatchNorm statistics in one pass over the training data. No weight changes.
 
-    As in `torch.optim.swa_utils.update_bn` they are the average over batches of each batch's mean
-    and variance, here of the global batch. Dropout is off.
+    No forward pass of training has used the average. As in `torch.optim.swa_utils.update_bn` they
+    are the average over batches of each batch's mean and variance, here of the global batch.
+    Dropout is off.
     """
     module: Any = trainer.lightning_module
     layers = [part for part in module.modules() if isinstance(part, BatchNorm)]
     if not layers:
         return
+    strategy: Any = trainer.strategy
+    # Those of other stages are on the meta device.
+    means = [layer.running_mean for layer in layers]
+    batches = {id(mean): 0 for mean in means if mean is not None and not mean.is_meta}
+    layers = [layer for layer in layers if id(layer.running_mean) in batches]
+    counts, normalize = True, cast(Any, F.batch_norm)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def batch_norm(
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
+        """Normalize by the statistics of the global batch, and average them."""
+        if running_mean is None or running_var is None or id(running_mean) not in batches:
+            return normalize(
+                input, running_mean, running_var, weight, bias, training, momentum, eps
+            )
+        count = input.numel() // input.shape[1] if counts else 0
+        mean, variance, total = over_ranks(
+            *batch_norm_statistics(input), count, strategy.samples_group
+        )
+        batches[id(running_mean)] += 1
+        share = 1 / batches[id(running_mean)]
+        running_mean.lerp_(mean.to(running_mean.dtype), share)
+        running_var.lerp_((variance * (total / (total - 1))).to(running_var.dtype), share)
+        factors = [None if each is None else each.to(mean.dtype) for each in (weight, bias)]
+        return normalize(input, mean, variance, *factors, False, 0.0, eps)
+
     was_training = module.training
     module.eval()
-    strategy: Any = trainer.strategy
-    with ExitStack() as stack:
-        measuring = [_Measuring(layer, strategy.reduce) for layer in layers]
-        for each in measuring:
-            if each.layer.running_mean is not None and not each.layer.running_mean.is_meta:
-                stack.enter_context(each)
-        for batch, counts in strategy.training_batches():
-            for each in measuring:
-                each.counts = counts
+    for layer in layers:
+        layer.reset_running_stats()
+    with replaced(F, "batch_norm", batch_norm):
+        for batch, counts in strategy.training_batches():  # noqa: B007 (for `batch_norm`)
             strategy.forward_only(batch)
     module.train(was_training)
-
-
-class _Measuring:
-    """Lets a layer normalize by the statistics of the global batch, and average them."""
-
-    def __init__(self, layer: BatchNorm, reduce: Callable[..., Tensor]) -> None:
-        self.layer, self.reduce = layer, reduce
-        self.counts = True
-        self.batches = 0
-        # In double precision, whatever the layer's.
-        self.means: Tensor | float = 0.0
-
-    def __enter__(self) -> None:
-        self.layer.reset_running_stats()
-        self.layer.forward = self._forward  # type: ignore[assignment,method-assign]
-
-    def __exit__(self, *error: object) -> None:
-        del self.layer.forward
-        if self.layer.num_batches_tracked is not None:
-            self.layer.num_batches_tracked.fill_(self.batches)
-
-    def _forward(self, inputs: Tensor) -> Tensor:
-        layer: Any = self.layer
-        channels = inputs.transpose(0, 1).flatten(1).double()
-        sums = torch.stack([channels.sum(1), channels.square().sum(1)])
-        values = torch.full_like(sums[:1], channels.shape[1])
-        totals = torch.cat([sums, values]) * float(self.counts)
-        total, squares, count = self.reduce(totals, reduce_op="sum")
-        mean = total / count
-        variance = squares / count - mean.square()
-        self.batches += 1
-        new = torch.stack([mean, variance * count / (count - 1)])
-        self.means = self.means + (new - self.means) / self.batches
-        layer.running_mean.copy_(self.means[0])
-        layer.running_var.copy_(self.means[1])
-        statistics = mean.to(inputs.dtype), variance.to(inputs.dtype)
-        return F.batch_norm(inputs, *statistics, layer.weight, layer.bias, False, 0.0, layer.eps)
+    for layer in layers:
+        if layer.num_batches_tracked is not None:
+            layer.num_batches_tracked.fill_(batches[id(layer.running_mean)])

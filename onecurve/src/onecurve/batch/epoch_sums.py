@@ -27,19 +27,15 @@ from ..compat.of_results import (
     logged_in_epoch,
     metrics_of,
     set_states,
-    update_count,
 )
-from ..compat.of_torch import BatchNorm, defaults_of, reductions_of, tree_map_only
+from ..compat.of_torch import BatchNorm, reductions_of, tree_map_only
 from ..errors import some_of
 
 
 def epoch_sums(trainer: Trainer) -> list[dict[str, Any]]:
     """What each rank with other samples has, as plain data. All ranks call this."""
     metrics = {
-        name: {
-            "states": {state: getattr(metric, state) for state in defaults_of(metric)},
-            "updates": update_count(metric),
-        }
+        name: {"states": metric.metric_state, "updates": metric.update_count}
         for name, metric in metrics_of(trainer.lightning_module).items()
     }
     here = {"logged": logged_in_epoch(trainer), "metrics": metrics}

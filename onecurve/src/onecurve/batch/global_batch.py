@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
-from ..compat.of_lightning import is_one_after_the_other, loaders_under_way, starts_again
+from ..compat.of_lightning import loaders_under_way, mode_of
 from .loader import size_of_batch
 from .share import Share, SharedLoader, combined_share
 
@@ -77,7 +77,7 @@ class GlobalBatches:
             shares = [each.share(number) for each in shared]
             samples = sum(share.total for share in shares)
             return GlobalBatch(position, number, loaders, shared, shares, samples)
-        again = starts_again(combined)
+        again = mode_of(combined) == "max_size_cycle"
         sizes = [size_of_batch(each, number, again) for each in loaders]
         known = [size for size in sizes if size is not None]
         is_known = known and len(known) == len(sizes)
@@ -87,7 +87,7 @@ class GlobalBatches:
 def loaders_in_step(combined: CombinedLoader, dataloader_idx: int = 0) -> list[Any]:
     """The loaders that contribute to a step."""
     loaders: list[Any] = combined.flattened
-    if is_one_after_the_other(combined):
+    if mode_of(combined) == "sequential":  # as in an evaluation
         loaders = loaders[dataloader_idx : dataloader_idx + 1]
     return loaders
 

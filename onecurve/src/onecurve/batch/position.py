@@ -93,36 +93,29 @@ def _count(loop: dict[str, Any], steps: int, validates: bool) -> None:
 def position_in(checkpoint: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
     """Where a checkpoint was written, and what else of `TrainingEpochs` it has.
 
-    A file of plain Lightning, or of release 0.2, is counted here.
+    A file of plain Lightning is counted here.
     """
     if KEY in checkpoint:
         saved = dict(checkpoint[KEY])
         return Position(**saved.pop("position")), saved
-    earlier: dict[str, Any] = dict(checkpoint.get("random") or {})
     loop = checkpoint.get("loops", {}).get("fit_loop", {})
     if BATCHES not in loop or "epoch_progress" not in loop:
         return Position(0, 0, 0, {}), {}
-    was_due = earlier.pop("validates", False)
     epoch, batches = reached(loop)
     if batches:
-        _count_earlier(loop, was_due)
+        _count_plain(loop)
     elif epoch < loop["epoch_progress"]["current"]["ready"]:
         _begin_again(loop)
-    rng: dict[str, Any] = {key: earlier.pop(key) for key in {"seed", "loaders"} & earlier.keys()}
-    generators = earlier.pop("generators", {})
-    for name in {"now", "iterator", "first"} & earlier.keys():
-        rng[name] = {**earlier.pop(name), "generators": generators.get(name, [])}
-    return Position(*reached(loop), earlier.pop("samples", None), rng), earlier
+    return Position(*reached(loop), None, {}), {}
 
 
-def _count_earlier(loop: dict[str, Any], was_due: bool) -> None:
-    """Count what was written in a step, or after an epoch that was cut short."""
+def _count_plain(loop: dict[str, Any]) -> None:
+    """Count what plain Lightning wrote in a step, or after an epoch that was cut short."""
     batch, epoch = loop[BATCHES]["current"], loop["epoch_progress"]["current"]
-    in_step = batch["processed"] > batch["completed"]
     steps = loop["epoch_loop.state_dict"]["_batches_that_stepped"]
-    if (in_step and was_due) or epoch["processed"] == epoch["ready"]:
-        _count(loop, steps, in_step and was_due)
-    elif in_step and loop[BATCHES]["is_last_batch"]:
+    if epoch["processed"] == epoch["ready"]:
+        _count(loop, steps, False)
+    elif batch["processed"] > batch["completed"] and loop[BATCHES]["is_last_batch"]:
         # Otherwise Lightning would begin the next epoch without its hooks.
         _count(loop, steps + 1, False)
         for counts in loop["epoch_progress"].values():

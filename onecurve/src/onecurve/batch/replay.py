@@ -12,7 +12,7 @@ from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader
 
-from ..compat.of_lightning import combined_alike
+from ..compat.of_lightning import mode_of
 from ..errors import UserError
 from .loader import RankLoader, draw_base_seed, has_indices
 from .position import Position
@@ -41,7 +41,7 @@ def replay_trained(
         if not (loader.is_put if isinstance(loader, StreamLoader) else is_stateful(loader))
     }
     # Shorter loaders start again beside longer ones, as in training.
-    replaying = combined_alike(combined, list(replays.values()))
+    replaying = CombinedLoader(list(replays.values()), mode_of(combined))
     iter(replaying)
     if first is not None:
         set_state(first)

@@ -99,8 +99,7 @@ class TrainingEpochs:
         self._resumed, self._entries = position_in(checkpoint)
         loop = checkpoint.get("loops", {}).get("fit_loop", {})
         states = loop.get("state_dict", {}).get("combined_loader") or []
-        # Before release 0.3, loaders over indices saved a position, with the key "consumed".
-        self._of_loaders = [state for state in states if state and "consumed" not in state]
+        self._of_loaders = [state for state in states if state]
         self._is_inside = self._resumed.batches > 0 and not loop[BATCHES]["is_last_batch"]
         self._patches.enter_context(ends_with_its_epoch(self.trainer))
         self.stream.seed = self._resumed.rng.get("seed", self.stream.seed)

@@ -118,11 +118,11 @@ class KatibMetricsOptions(Arguments):
 
     def refusals(self, run: Run, key: str) -> Iterator[str]:
         file = Path(self.file)
-        there = next(place for place in (file, *file.absolute().parents) if place.exists())
-        fits = there.is_file() if there == file else there.is_dir()
-        if not fits or not os.access(there, os.W_OK):
+        existing = next(path for path in (file, *file.absolute().parents) if path.exists())
+        fits = existing.is_file() if existing == file else existing.is_dir()
+        if not fits or not os.access(existing, os.W_OK):
             yield (
-                f"{key}.file={file}: cannot be written ({there} is in the way); use a file that "
+                f"{key}.file={file}: cannot be written ({existing} is in the way); use a file that "
                 f"can, such as {key}.file=katib.json"
             )
 

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import version
 from hydra._internal.callbacks import Callbacks
@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import run_job
+from hydra.core.utils import JobStatus, run_job
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
@@ -81,21 +81,14 @@ class Application:
         """
         with read_write(config.hydra):
             config.hydra.mode = RunMode.RUN
-        raised: list[Exception] = []
-
-        def noting_errors(job: DictConfig) -> Any:
-            try:
-                return task(job)
-            except Exception as error:
-                raised.append(error)
-                raise
-
         callbacks = Callbacks(config)
         callbacks.on_run_start(config=config, config_name=self.config_name)
         context = HydraContext(config_loader=self._hydra.config_loader, callbacks=callbacks)
-        done = run_job(noting_errors, config, "hydra.run.dir", None, context)
+        done = run_job(task, config, "hydra.run.dir", None, context)
         callbacks.on_run_end(config=config, config_name=self.config_name, job_return=done)
-        return raised[0] if raised else None
+        # Reading its `return_value` would raise the error, and print Hydra's own lines about it.
+        failed = done.status == JobStatus.FAILED
+        return cast(Exception, done._return_value) if failed else None
 
     def sweep(self, config: DictConfig, task: Callable[[DictConfig], Any]) -> None:
         """Run the sweep of a composed configuration, as ``python app.py --multirun`` does."""
@@ -135,8 +128,8 @@ def application(configs: Path, config_name: str, options: Namespace) -> Iterator
         configs = Path(options.config_path)
     search_path = create_config_search_path(os.path.abspath(configs))
     if options.config_dir:
-        place = f"file://{os.path.abspath(options.config_dir)}"
-        search_path.prepend("command-line", place, SearchPathQuery(provider="schema"))
+        folder = f"file://{os.path.abspath(options.config_dir)}"
+        search_path.prepend("command-line", folder, SearchPathQuery(provider="schema"))
     hydra = Hydra.create_main_hydra2(config_name, search_path)
     try:
         yield Application(hydra, options.config_name or config_name)

@@ -29,8 +29,11 @@ from .patches import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
 # - ResultMetric: holds a value logged by `self.log`.
+# - VALUE_OF_STEP: the attribute of a ResultMetric that has its value of the current step.
 # - IndexBatchSamplerWrapper: the only class from which Lightning reads the predicted indices.
+VALUE_OF_STEP = "_forward_cache"
 __all__ = [
+    "VALUE_OF_STEP",
     "IndexBatchSamplerWrapper",
     "ResultMetric",
     "move_optimizers",
@@ -52,19 +55,9 @@ def loaders_of(loop: Any) -> CombinedLoader | None:
     return combined
 
 
-def is_one_after_the_other(combined: CombinedLoader) -> bool:
-    """Whether loaders are read sequentially, as in an evaluation."""
-    return combined._mode == "sequential"
-
-
-def starts_again(combined: CombinedLoader) -> bool:
-    """Whether a loader starts again until the longest one ends."""
-    return combined._mode == "max_size_cycle"
-
-
-def combined_alike(combined: CombinedLoader, loaders: Any) -> CombinedLoader:
-    """Combine other loaders in the same mode."""
-    return CombinedLoader(loaders, combined._mode)
+def mode_of(combined: CombinedLoader) -> Any:
+    """How loaders are combined: the argument `mode` of CombinedLoader."""
+    return combined._mode
 
 
 def training_loaders(trainer: Trainer) -> CombinedLoader:
@@ -194,11 +187,6 @@ class LayersAlone(ModelSummary):
         pass
 
 
-def set_device(module: LightningModule, device: torch.device) -> None:
-    """Set ``module.device`` of a replica, whose tensors are not moved by ``to``."""
-    module._device = device
-
-
 def callbacks_of(trainer: Trainer, kind: type) -> list[Any]:
     """The callbacks of a class or protocol; Lightning declares no type of `Trainer.callbacks`."""
     return [each for each in trainer.callbacks if isinstance(each, kind)]  # type: ignore[attr-defined]
@@ -216,16 +204,6 @@ def ends_batch(module: LightningModule) -> bool:
 def results_of(trainer: Trainer) -> Any:
     """The values that the current loop has collected from `self.log`; None between loops."""
     return trainer._results
-
-
-def value_of_step(result: Any) -> Any:
-    """The value of the current step, for a value logged on_step and on_epoch."""
-    return result._forward_cache
-
-
-def set_value_of_step(result: Any, value: Any) -> None:
-    """Set what `value_of_step` returns."""
-    result._forward_cache = value
 
 
 def metrics_to_log(trainer: Trainer) -> dict[str, Any]:

@@ -97,13 +97,8 @@ def metrics_of(module: LightningModule) -> dict[str, Metric]:
     return {
         name: part
         for name, part in parts.items()
-        if isinstance(part, Metric) and part._update_count and id(part) not in others
+        if isinstance(part, Metric) and part.update_called and id(part) not in others
     }
-
-
-def update_count(metric: Metric) -> int:
-    """How often a metric has been updated since its reset."""
-    return int(metric._update_count)
 
 
 def set_states(metric: Metric, states: dict[str, Tensor | list[Tensor]], updates: int) -> None:

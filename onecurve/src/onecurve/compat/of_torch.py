@@ -90,16 +90,14 @@ def hooked(module: nn.Module) -> list[str]:
     ]
 
 
-def _are_foreign(hooks: Mapping[int, Any] | None) -> bool:
+def _are_foreign(hooks: Mapping[int, Any] | None, known: tuple[str, ...] = ("onecurve.",)) -> bool:
     modules = [str(getattr(hook, "__module__", "")) for hook in (hooks or {}).values()]
-    return not all(module.startswith("onecurve.") for module in modules)
+    return not all(module.startswith(known) for module in modules)
 
 
 def sees_outputs(module: nn.Module) -> bool:
     """Whether a module has a hook of somebody else: ``register_forward_hook``."""
-    hooks = module._forward_hooks.values()
-    owners = [str(getattr(hook, "__module__", "")) for hook in hooks]
-    return not all(owner.startswith(("torch.", "onecurve.")) for owner in owners)
+    return _are_foreign(module._forward_hooks, ("torch.", "onecurve."))
 
 
 def remove_hooks(wrapped: DistributedDataParallel) -> None:
@@ -158,15 +156,13 @@ def reduce_late_gradients(unit: FSDPModule) -> None:
 def compile_module(module: nn.Module, options: dict[str, Any]) -> None:
     """Like ``module.compile()``, once; before torch 2.14 that skips classes of `torch.nn`."""
     if module._compiled_call_impl is None:
-        module._compiled_call_impl = torch.compile(_calling(module._call_impl), **options)
+        call: Callable[..., Any] = module._call_impl
 
+        # A function that is not PyTorch's own is traced including everything that it calls.
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
 
-def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
-    # A function that is not PyTorch's own is traced including everything that it calls.
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    return traced
+        module._compiled_call_impl = torch.compile(traced, **options)
 
 
 def is_compiled_function(function: Callable[..., Any]) -> bool:
@@ -193,7 +189,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table
 
-    found: list[Compiled] = []
+    compiled: list[Compiled] = []
 
     def partition(joint: Any, values: Any, **options: Any) -> tuple[Any, Any]:
         forward, backward = min_cut_rematerialization_partition(joint, values, **options)
@@ -201,7 +197,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
         entering = [node for node in nodes if node.op == "placeholder"]
         (leaving,) = next(node for node in nodes if node.op == "output").args
         parts = (entering, leaving[:number], leaving[number:])
-        found.append(
+        compiled.append(
             Compiled(*(tensor_leaves([_value_of(node) for node in part]) for part in parts))
         )
         return forward, backward
@@ -211,7 +207,7 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
 
     table = select_decomp_table()
     aot_function(function, as_it_is, partition_fn=partition, decompositions=table)(*inputs)
-    return found[0] if found else None
+    return compiled[0] if compiled else None
 
 
 def _value_of(node: Any) -> Any:
@@ -219,16 +215,13 @@ def _value_of(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-@contextmanager
-def recompiling(limit: int) -> Iterator[None]:
+def recompiling(limit: int) -> AbstractContextManager[None]:
     """Raise the number of variants that `torch.compile` keeps per function to this limit."""
-    config = torch._dynamo.config
-    before = config.recompile_limit
-    config.recompile_limit = max(before, limit)
-    try:
-        yield
-    finally:
-        config.recompile_limit = before
+    config: Any = torch._dynamo.config
+    patched: AbstractContextManager[None] = config.patch(
+        recompile_limit=max(config.recompile_limit, limit)
+    )
+    return patched
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
@@ -301,11 +294,6 @@ def without_handler(operator: Any) -> Iterator[None]:
         known[operator] = handler
 
 
-def has_one_projection(attention: nn.MultiheadAttention) -> bool:
-    """Whether queries, keys and values have one width, and so one projection weight."""
-    return bool(attention._qkv_same_embed_dim)
-
-
 def address_of(storage: torch.UntypedStorage) -> int:
     """Identifies a storage even if several Python objects wrap it; ``data_ptr`` may be 0."""
     return int(storage._cdata)
@@ -321,11 +309,6 @@ def argument_names(operator: Any) -> list[str]:
     return [argument.name for argument in operator._schema.arguments]
 
 
-def without_overload(operator: Any) -> Any:
-    """The packet of an operator's overloads, which is the key of `flop_registry`."""
-    return operator._overloadpacket
-
-
 _aten = torch.ops.aten
 # CPU operators that are counted like their GPU versions; PyTorch does so itself from 2.15 on.
 _COUNTED_AS = {
@@ -338,7 +321,7 @@ _COUNTED_AS = {
 
 def flops_of(operator: Any) -> Any:
     """The function that counts an operator's floating-point operations; None if there is none."""
-    packet = without_overload(operator)
+    packet = operator.overloadpacket
     return flop_registry.get(_COUNTED_AS.get(packet, packet))
 
 
@@ -401,11 +384,6 @@ def state_kept(metric: Metric) -> Iterator[None]:
         for name, value in state.items():
             setattr(metric, name, value)
         metric._update_count, metric._computed = count, None
-
-
-def defaults_of(metric: Metric) -> dict[str, Any]:
-    """The default values of a metric's states by name, as given to ``add_state``."""
-    return metric._defaults
 
 
 def reductions_of(metric: Metric) -> dict[str, Any]:

@@ -121,7 +121,8 @@ MISSING = object()
 def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
     """Replace an attribute or a method of one object, and restore it afterwards."""
     if isinstance(owner, ModuleType | type):
-        path = owner.__name__ if isinstance(owner, ModuleType) else _path_of(owner)
+        is_module = isinstance(owner, ModuleType)
+        path = owner.__name__ if is_module else f"{owner.__module__}.{owner.__qualname__}"
         is_theirs = path.partition(".")[0] in OTHERS
         assert not is_theirs or f"{path}.{name}" in REPLACED, f"{path}.{name} is not in patches.py"
     before = vars(owner).get(name, MISSING)
@@ -133,7 +134,3 @@ def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
-
-
-def _path_of(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -51,10 +51,10 @@ def listening_store(host: str, port: int = 0) -> Any:
 
     Port 0 is any free one. Another that is not free, or another machine's address, is an OSError.
     """
-    found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(found[0][4])
+        server.bind(addresses[0][4])
         # At once, because another process could bind the same port until then.
         server.listen(BACKLOG)
         address, port = server.getsockname()

@@ -140,21 +140,19 @@ class RankFailed(Exception):
         self.cause = errors[-1] if errors else message.strip().partition("\n")[0]
 
 
+@dataclass(eq=False)
 class Stopped(Exception):
     """Training was stopped by a signal, after saving a checkpoint at some optimizer step."""
 
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(number, step)
-        self.number = number
-        self.step = step
+    number: int
+    step: int
 
 
+@dataclass(eq=False)
 class EndedEarly(Exception):
     """A callback ended training on all ranks, for good, with a status for metrics.json."""
 
-    def __init__(self, status: str) -> None:
-        super().__init__(status)
-        self.status = status
+    status: str
 
 
 def diverged(metrics: Metrics) -> str | None:

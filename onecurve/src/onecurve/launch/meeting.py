@@ -69,11 +69,11 @@ def agree(
         newest = newest_checkpoint(Path(directory))[0]
         return [directory, number, str(newest) if newest else None, None]
 
-    directory, number, checkpoint, found = members.broadcast("attempt", decide)
+    directory, number, checkpoint, remote = members.broadcast("attempt", decide)
     if note and ranks.local_rank == 0:
         note.write_text(directory)
-    if found:
-        checkpoint = str(fetch(DIRPATH, last, found))
+    if remote:
+        checkpoint = str(fetch(DIRPATH, last, remote))
     if checkpoint is None:
         return Path(directory), Attempt(number)
     lacking = sum(members.gather("lacks", not os.path.exists(checkpoint)))

@@ -62,8 +62,8 @@ def build_optimizer(
     }
     groups = parameter_groups(named_parameters, lr, lr_scale)
     here = [each for group in groups for each in group["params"] if not each.is_meta]
-    if arguments.get("fused") and len({isinstance(each, DTensor) for each in here}) > 1:
-        arguments["fused"] = None  # no kernel takes shards and full tensors together
+    if arguments.get("fused") and not _fit_a_fused_kernel(here):
+        arguments["fused"] = None
     try:
         optimizer: Optimizer = optimizer_class(groups, lr=lr, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -127,6 +127,16 @@ def _flatten(lr_scale: Mapping[str, Any], parent: str = "") -> Iterator[tuple[st
             )
 
 
+def _fit_a_fused_kernel(parameters: Iterable[Tensor]) -> bool:
+    """Whether there are no views with gaps in memory, and no shards beside full tensors."""
+    are_dense = all(
+        torch.empty_like(parameter, device="meta").stride() == parameter.stride()
+        for parameter in parameters
+        if parameter.is_leaf
+    )
+    return are_dense and len({isinstance(parameter, DTensor) for parameter in parameters}) <= 1
+
+
 def _prepare_fused(optimizer: Optimizer) -> None:
     """Let gradients be clipped in mixed precision, and every memory layout give the same result.
 
@@ -135,36 +145,24 @@ def _prepare_fused(optimizer: Optimizer) -> None:
     (torch 2.15): they would silently read a transposed gradient, or moments of a checkpoint in
     another memory format, in the wrong order.
     """
-    for parameter in _parameters(optimizer):
-        dense = torch.empty_like(parameter, device="meta")
-        if parameter.is_leaf and dense.stride() != parameter.stride():
-            raise UserError(
-                f"optimizer.fused=true: a parameter of shape {tuple(parameter.shape)} is a view "
-                "with gaps in memory, which fused kernels misread; use optimizer.fused=false"
-            )
     does_not_unscale(optimizer)
-    optimizer.register_step_pre_hook(_before_step)
+    optimizer.register_step_pre_hook(_lay_out_gradients)
     optimizer.register_load_state_dict_post_hook(_lay_out_moments)
 
 
-def _before_step(optimizer: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Lay out gradients, after the closure that computes them if one is given."""
-    first, *rest = arguments  # the optimizer itself
-    closure = rest[0] if rest else options.get("closure")
-
-    def with_layout() -> Any:
-        result = closure() if closure else None
-        for parameter in _parameters(optimizer):
-            if parameter.grad is not None:
-                like = _laid_out(parameter.grad, parameter)
-                if like is not parameter.grad:
-                    parameter.grad = like
-        return result
-
-    if closure is None:
-        with_layout()
-        return None
-    return (first,), {**options, "closure": with_layout}
+def _lay_out_gradients(
+    optimizer: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Lay out gradients like their parameters, after the closure that computes them, if any."""
+    closure = arguments[1] if len(arguments) > 1 else options.get("closure")
+    with torch.enable_grad():
+        loss = closure() if closure else None
+    for parameter in _parameters(optimizer):
+        if parameter.grad is not None:
+            laid_out = _laid_out(parameter.grad, parameter)
+            if laid_out is not parameter.grad:
+                parameter.grad = laid_out
+    return arguments[:1], {**options, "closure": (lambda: loss) if closure else None}
 
 
 def _lay_out_moments(optimizer: Optimizer) -> None:

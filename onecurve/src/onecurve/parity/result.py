@@ -78,9 +78,9 @@ def points(plain: Curve, other: Curve) -> Iterator[tuple[int, float, float]]:
 
 
 def _of_curves(name: str, plain: Curve, other: Curve, tolerance: float) -> Row:
-    found = list(points(plain, other)) or [(0, 0.0, 0.0)]
-    absolute, relative = max(each[1] for each in found), max(each[2] for each in found)
-    for number, (step, _, far) in enumerate(found):
+    differences = list(points(plain, other)) or [(0, 0.0, 0.0)]
+    absolute, relative = max(each[1] for each in differences), max(each[2] for each in differences)
+    for number, (step, _, far) in enumerate(differences):
         if far > tolerance:
             one, two = (repr(c[number][1]) if number < len(c) else "none" for c in (plain, other))
             return Row(name, absolute, relative, step, f"{two} instead of {one}")
@@ -107,13 +107,13 @@ def _of_weights(
 
 def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
     """The norm of the difference of each tensor. Equal infinities, as in a mask, are equal."""
-    found = {}
+    norms = {}
     for key, tensor in plain.items():
         one, two = tensor.double(), other[key].double()
         same = (one == two) | (one.isnan() & two.isnan())
         difference = (one - two).masked_fill(same, 0.0)
-        found[key] = difference.nan_to_num(math.inf, math.inf, math.inf).norm()
-    return found
+        norms[key] = difference.nan_to_num(math.inf, math.inf, math.inf).norm()
+    return norms
 
 
 LATE_WEIGHTS = "weights that are drawn late"
@@ -132,6 +132,7 @@ ACCUMULATED = "batches that are accumulated"
 DIGITS = "float32 within the task"
 KEPT = "what a step keeps for the next one"
 RESUME = "state that is not in the checkpoint"
+LATE_PARTS = "modules that are made late"
 UNKNOWN = "unknown"
 
 AT_MOST = 1e-6
@@ -180,6 +181,9 @@ TO_DO = {
     KEPT: "a queue, a hidden state, a codebook or a buffer is made of this rank's samples: make it "
     "of all, with self.trainer.strategy.all_samples(tensor)",
     RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
+    LATE_PARTS: "when a checkpoint is loaded, what on_fit_start, on_train_start or a step makes is "
+    "not there yet, so no Trainer resumes this task, nor a plain one: make it in __init__, setup "
+    "or configure_model",
     UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism",
 }
 

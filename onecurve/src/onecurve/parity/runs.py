@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,18 @@ from ..strategies.callback_api import CallbackAPI
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.single import Single
 from ..strategies.weight import ignores_labels, weighs
-from .result import GRADIENT, LOSS, TOLERANCE, Curve, Parity, kinds_of, row_of_resume, rows_of
+from .result import (
+    GRADIENT,
+    LATE_PARTS,
+    LOSS,
+    TOLERANCE,
+    Curve,
+    Parity,
+    Row,
+    kinds_of,
+    row_of_resume,
+    rows_of,
+)
 
 
 class Comparison(NamedTuple):
@@ -105,9 +117,14 @@ def compare_in_rank(comparison: Comparison) -> Parity:
     with unchanged_environment(LIGHTNING_VARIABLES[:2]), only_the_table():
         save = Watch(max(1, comparison.steps * 3 // 4))  # inside the second epoch
         other = train_watched(comparison, save, {"strategy": copy.deepcopy(strategy)})
-        again = None
+        again, unloaded = None, ""
         if other.checkpoint and (other.save_after or 0) < other.step:
-            again = train_watched(comparison, Watch(), {"strategy": strategy}, other.checkpoint)
+            try:
+                again = train_watched(comparison, Watch(), {"strategy": strategy}, other.checkpoint)
+            except RuntimeError as error:
+                if "state_dict" not in str(error):
+                    raise
+                unloaded = str(error).splitlines()[-1].strip()  # the same on every rank
         name = getattr(strategy, "name", type(strategy).__name__)
         if dist.is_initialized():
             rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -122,8 +139,14 @@ def compare_in_rank(comparison: Comparison) -> Parity:
         plain = train_watched(comparison, Watch(), plain_trainer(devices))
     rows = list(rows_of(plain, other, comparison.tolerance))
     rows += [row_of_resume(other, again, comparison.tolerance)] if again else []
+    kinds = kinds_of(rows, plain, other)
+    if unloaded:
+        rows.append(
+            Row(f"resumed after step {other.save_after}", inf, inf, other.save_after, unloaded)
+        )
+        kinds.append(LATE_PARTS)
     title = f"{name} beside a plain Trainer, in float64"
-    return Parity(title, rows, kinds_of(rows, plain, other), plain.curves, other.curves)
+    return Parity(title, rows, kinds, plain.curves, other.curves)
 
 
 @contextmanager
@@ -282,7 +305,8 @@ class Watch(Callback):
         self.sums.append((self.step, float(total)))
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
-            self.curves[LOSS].append((self.step, _mean(trainer, loss.detach())))
+            mean: Any = trainer.strategy.reduce(loss.detach(), reduce_op="mean")
+            self.curves[LOSS].append((self.step, float(mean)))
             self.is_coarse |= loss.dtype != torch.float64
         if self.save_after and trainer.global_step >= self.save_after and not self.checkpoint:
             self.save_after = trainer.global_step
@@ -326,10 +350,6 @@ class Log(DummyLogger):
 def logged(name: str) -> str:
     """What a logged value is called beside the quantities that are watched in any case."""
     return f"{name}, logged" if name in (LOSS, GRADIENT) else name
-
-
-def _mean(trainer: Trainer, value: Tensor) -> float:
-    return float(trainer.strategy.reduce(value, reduce_op="mean"))
 
 
 def _state(trainer: Trainer) -> dict[str, Tensor]:

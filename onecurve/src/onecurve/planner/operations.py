@@ -15,7 +15,6 @@ from ..compat.of_torch import (
     flops_of,
     is_in_place,
     tensor_leaves,
-    without_overload,
 )
 
 Numbers = NDArray[np.float64]
@@ -92,7 +91,7 @@ class Recorder(TorchDispatchMode):
                 if (number := self.number(tensor)) not in reads:
                     storage = tensor.untyped_storage()
                     self._allocated[number] = (WeakRef(storage), float(storage.nbytes()))
-        if is_view or without_overload(func) in NO_WORK:
+        if is_view or func.overloadpacket in NO_WORK:
             return result
         count = flops_of(func)
         flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0

@@ -116,7 +116,7 @@ class _Normalize(torch.autograd.Function):
         count: int,
         running: tuple[Tensor | None, Tensor | None, float],
     ) -> Any:
-        mean, variance, total = _over_ranks(*batch_norm_statistics(input), count, group)
+        mean, variance, total = over_ranks(*batch_norm_statistics(input), count, group)
         if count <= 1 and total <= 1:
             raise ValueError(ONE_VALUE)
         # Here, because activation checkpointing stops once it has what is saved below, and
@@ -161,13 +161,15 @@ class _Normalize(torch.autograd.Function):
         return of_input, made, of_bias.to(bias.dtype) if needed[2] else None, *[None] * 4
 
 
-def _over_ranks(
+def over_ranks(
     mean: Tensor, variance: Tensor, count: int, group: Group
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance per channel, and the number of values, over all ranks.
+    """Mean and biased variance per channel, and the number of values, over the ranks of a group.
 
-    Sums of squares would lose digits where a mean is large.
+    Sums of squares would lose digits where a mean is large. Without a group: of this process.
     """
+    if group is None:
+        return mean, variance, mean.new_tensor(count)
     packed = torch.cat([mean, variance * count, mean.new_full((1,), count)])[None]
     means, squares, counts = gather(packed, group).tensor_split([len(mean), 2 * len(mean)], 1)
     total = counts.sum()

@@ -20,6 +20,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -30,7 +31,7 @@ from ..batch.resume import TrainingEpochs
 from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
-from ..compat.of_lightning import combined_alike, training_loaders
+from ..compat.of_lightning import mode_of, training_loaders
 from ..compat.patches import replaced
 from ..errors import UserError, say, some_of
 from .clip import global_norm
@@ -151,7 +152,7 @@ class CallbackAPI(Strategy):
         with kept_state(), replaced(trainer.state, "stage", RunningStage.TRAINING):
             asked = training_loaders(trainer)
             # A copy, because a fit may be iterating over the original.
-            loaders = combined_alike(asked, asked.iterables)
+            loaders = CombinedLoader(asked.iterables, mode_of(asked))
             loaders.flattened = [self.shared(each) for each in loaders.flattened]
             count = trainer.num_training_batches
             for batch, index, _ in islice(loaders, int(count) if count != inf else None):

@@ -2,7 +2,7 @@
 
 The network's inputs are sharded along dimension 1, and its outputs gathered. The rest of a task
 (loss, metrics, logs) gets full sequences, the same on every rank of the axis. In a pipeline, the
-stages shard the sequences instead (`Sequences`).
+stages shard the sequences instead.
 
 Every query attends to all keys: each rank has the queries of its shard, and gathers keys and
 values; the backward pass sums their gradients and scatters them. Exact, but for dropout of
@@ -12,7 +12,7 @@ Communication: keys and values once in the forward pass, their gradients once in
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,25 +41,35 @@ from .step import StepContext
 
 
 class Axis:
-    """The ranks that share each sequence, in the order of their shards.
+    """The ranks that share each sequence, in the order of their shards; without a group, no others.
 
     Attributes:
         rank: The number of this rank's shard.
-        size: The number of shards, which all have the same length.
+        size: The number of shards, which all have the same length. One of them is no shard: what is
+            done for sequences does nothing then.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group = group
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
+        self.rank, self.size = 0, 1
+        if group is not None:
+            self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
         """Concatenate the shards of all ranks along a dimension: see `gather`."""
         return gather(tensor, self.group, dim)
 
+    def shard(self, tensor: Tensor) -> Tensor:
+        """This rank's shard along dimension 1; differentiable.
+
+        Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
+        """
+        shard = redistribute(tensor, self.group, Replicate(), Shard(1))
+        return with_hook(shard, lambda gradient: gradient / self.size)
+
     def piece(self, inputs: tuple[Tensor, ...]) -> "Piece":
         """This rank's shard of the sequences that are the inputs of a network."""
-        return Piece(self, inputs[0].shape[1] // self.size)
+        return Piece(self, inputs[0].shape[1] // self.size if self.size > 1 else 0)
 
 
 class Piece(NamedTuple):
@@ -82,11 +92,6 @@ class Current:
     piece: Piece | None = None
 
 
-def current() -> Piece | None:
-    """The shard that the network works on; None if it gets full sequences."""
-    return Current.piece
-
-
 def positions(tensor: Tensor) -> Tensor:
     """The positions of a tensor in its sequence; use this instead of counting from 0.
 
@@ -103,7 +108,7 @@ def positions(tensor: Tensor) -> Tensor:
         Integers (T,) on the tensor's device.
     """
     length = tensor.shape[1]
-    piece = current()
+    piece = Current.piece
     start = 0 if piece is None else piece.start(length)
     return torch.arange(start, start + length, device=tensor.device)
 
@@ -128,6 +133,9 @@ def working_on(piece: Piece | None) -> Iterator[None]:
     """
     if Recomputing.stack is not None and not is_in_backward():
         Recomputing.stack.close()  # a failed backward pass has left it open
+    if piece is Current.piece is None or (piece is not None and piece.axis.size == 1):
+        yield
+        return
     fused = torch.backends.mha.get_fastpath_enabled()
     # The fast path of nn.TransformerEncoderLayer has its own attention.
     torch.backends.mha.set_fastpath_enabled(False)
@@ -164,35 +172,23 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    piece = current()
+    piece = Current.piece
     if piece is not None:
         if attn_mask is not None:
-            attn_mask = _mask_of_own_queries(attn_mask, _length(query), _length(key), piece)
-        if _length(key) == piece.length:
-            key, value = _gather_keys_and_values(piece.axis, key, value)
-        start = piece.start(_length(query))
+            attn_mask = _mask_of_own_queries(attn_mask, query.shape[-2], key.shape[-2], piece)
+        if key.shape[-2] == piece.length:
+            key, value = piece.axis.gather(key, -2), piece.axis.gather(value, -2)
+        start = piece.start(query.shape[-2])
         if is_causal and start:
             # No query of this rank sees keys after its shard.
-            seen = min(start + _length(query), _length(key))
+            seen = min(start + query.shape[-2], key.shape[-2])
             key, value = key[..., :seen, :], value[..., :seen, :]
-            everything = query.new_ones(_length(query), seen, dtype=torch.bool)
+            everything = query.new_ones(query.shape[-2], seen, dtype=torch.bool)
             attn_mask, is_causal = everything.tril(start), False
     outputs: Tensor = _torch_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return outputs
-
-
-def _length(tensor: Tensor) -> int:
-    return tensor.shape[-2]
-
-
-def _gather_keys_and_values(axis: Axis, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Gather keys and values of the full sequence, if possible in one message."""
-    if key.shape[:-1] != value.shape[:-1]:
-        return axis.gather(key, -2), axis.gather(value, -2)
-    both, width = axis.gather(torch.cat([key, value], -1), -2), key.shape[-1]
-    return both[..., :width], both[..., width:]
 
 
 def _mask_of_own_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tensor:
@@ -273,35 +269,14 @@ def run_on_shards(
     return gather_outputs(outputs, piece)
 
 
-class Sequences:
-    """The steps of `run_on_shards`, for a pipeline; without a group each does nothing."""
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self.axis = None if group is None else Axis(group)
-
-    def shards(self, inputs: Tensors) -> Tensors:
-        """This rank's shards of the inputs of a network."""
-        return inputs if self.axis is None else shard_sequences(inputs, self.axis)
-
-    def working(self, inputs: Tensors) -> AbstractContextManager[None]:
-        """Entered around passes of the network for these full inputs."""
-        return nullcontext() if self.axis is None else working_on(self.axis.piece(inputs))
-
-    def outside(self) -> AbstractContextManager[None]:
-        """Entered within `working` for code that gets full sequences, such as the loss."""
-        return nullcontext() if self.axis is None else working_on(None)
-
-    def full(self, outputs: Any, inputs: Tensors) -> Any:
-        """Gather the outputs of the network for these full inputs; differentiable."""
-        return outputs if self.axis is None else gather_outputs(outputs, self.axis.piece(inputs))
-
-
 def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
     """This rank's contiguous shard of each sequence; differentiable.
 
     The first input of the network, (N, T, ...), defines the length T; others with T in dimension 1
     are sharded as well, and the rest is passed in full.
     """
+    if axis.size == 1:
+        return inputs
     asked = f"strategy.context={axis.size}"
     if inputs[0].ndim < 2:
         raise UserError(
@@ -326,20 +301,8 @@ def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
                 "strategy.context=1"
             )
         is_sharded = value.ndim > 1 and value.shape[1] == length
-        shards.append(_Shard.apply(value, axis) if is_sharded else value)
+        shards.append(axis.shard(value) if is_sharded else value)
     return tuple(shards)
-
-
-class _Shard(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return value.chunk(axis.size, 1)[axis.rank].clone(memory_format=torch.contiguous_format)
-
-    @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
-        # Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
-        return ctx.axis.gather(incoming, 1) / ctx.axis.size, None
 
 
 def gather_outputs(outputs: Any, piece: Piece) -> Any:
@@ -350,6 +313,8 @@ def gather_outputs(outputs: Any, piece: Piece) -> Any:
     """
     size = piece.axis.size
     length = piece.length * size
+    if size == 1:
+        return outputs
 
     def gathered(value: Any) -> Any:
         if not isinstance(value, Tensor):

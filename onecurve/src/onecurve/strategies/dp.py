@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import parallel_apply, replicate
 
-from ..compat.of_lightning import set_device
+from ..compat.of_lightning import set_device_of
 from ..compat.of_torch import tensor_leaves, tree_map, tree_map_only
 from ..compat.patches import replaced
 from ..errors import UserError, say
@@ -142,17 +142,6 @@ def joined(outputs: list[Any]) -> Any:
     return tree_map(join, *outputs)
 
 
-class _Caller(nn.Module):
-    """Calls the `forward` of the task's class: the instance's own is replaced meanwhile."""
-
-    def __init__(self, task: LightningModule) -> None:
-        super().__init__()
-        self.task = task
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return type(self.task).forward(self.task, *args, **kwargs)
-
-
 def _on_replicas(
     module: LightningModule, parts: list[Arguments], devices: list[torch.device]
 ) -> list[Any]:
@@ -160,10 +149,13 @@ def _on_replicas(
     if len(devices) == 1:
         args, kwargs = parts[0]
         return [type(module).forward(module, *args, **kwargs)]
-    callers = replicate(_Caller(module), devices, detach=not torch.is_grad_enabled())
-    for caller, device in zip(callers, devices, strict=True):
-        set_device(caller.task, device)
+    replicas: list[Any] = replicate(module, devices, detach=not torch.is_grad_enabled())
+    for replica, device in zip(replicas, devices, strict=True):
+        vars(replica).pop("forward", None)  # of this strategy: a part is not split again
+        set_device_of(replica, device=device)
     moved = [move_data_to_device(part, device) for part, device in zip(parts, devices, strict=True)]
+    # `forward` itself: hooks of the task have seen the call of the full batch.
+    forwards = [replica.forward for replica in replicas]
     return parallel_apply(
-        callers, [args for args, _ in moved], [kwargs for _, kwargs in moved], devices
+        forwards, [args for args, _ in moved], [kwargs for _, kwargs in moved], devices
     )

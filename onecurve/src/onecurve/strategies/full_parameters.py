@@ -5,9 +5,9 @@ loaded like any module (`stay_usable`); what else needs its parameters does so i
 
 Without it, between steps, PyTorch would get some reads and changes of shards wrong without a word
 (`sharded_data`). Right: ``weight.data = value``, which PyTorch does to what is around the shard;
-draws (``nn.init.normal_(weight)``), of which each rank would draw its own; a norm as a number
-(``.item()``), which would be a rank's addend. Rejected: rows that are gathered to be taken
-(``weight[0] = 0``), because changes of them are lost.
+draws (``nn.init.normal_(weight)``), of which each rank would draw its own; a norm, or another
+number (``.item()``), which would be a rank's addend: Lightning's ``grad_norm`` takes many.
+Rejected: rows that are gathered to be taken (``weight[0] = 0``), because changes of them are lost.
 """
 
 from collections.abc import Iterator, Mapping
@@ -158,6 +158,7 @@ ROWS = (
     _aten.diagonal.default,
 )
 READ = _aten._local_scalar_dense.default
+NORM = _aten.linalg_vector_norm.default
 
 
 @contextmanager
@@ -176,7 +177,7 @@ def sharded_data(strategy: str) -> Iterator[None]:
             )
         return made
 
-    handlers = {**dict.fromkeys(DRAWS, _draw), READ: _read}
+    handlers = {**dict.fromkeys(DRAWS, _draw), READ: _read, NORM: _norm}
     with ExitStack() as stack:
         stack.enter_context(operators_of_shards({**handlers, **dict.fromkeys(ROWS, rows)}))
         stack.enter_context(replaced(DTensor, "data", property(_data, _assign)))
@@ -207,6 +208,13 @@ def _draw(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tens
 
 def _read(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return operator(args[0].full_tensor())
+
+
+def _norm(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A norm that is one number is a plain tensor, unless a loss may be computed from it."""
+    with without_handler(operator):
+        norm = operator(*args, **options)
+    return norm if norm.ndim or _is_tracked(args[0]) else norm.full_tensor()
 
 
 def _shards(tree: Any) -> list[DTensor]:

@@ -23,12 +23,13 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
 from ..batch.epoch_sums import NEUTRAL
 from ..compat.of_lightning import callbacks_of, ends_batch
-from ..compat.of_torch import defaults_of, reductions_of, state_kept
+from ..compat.of_torch import reductions_of, state_kept
 from ..compat.patches import replaced
 from ..errors import UserError, say, some_of
 from .mesh.ranks import Ranks, gather_objects
@@ -114,6 +115,8 @@ class StepLog:
         # The step may change a tensor in place later, and its precision gives a number its type.
         if isinstance(value, Tensor):
             value = value.detach().clone()
+            # Of sharded weights or gradients: all ranks log it.
+            value = value.full_tensor() if isinstance(value, DTensor) else value
         elif isinstance(value, Number):
             value = torch.tensor(value, device=self._task.device, dtype=torch.get_default_dtype())
         if context and context.counted is not None and options.get("batch_size") is None:
@@ -210,8 +213,7 @@ def _empty_states(metric: Metric) -> dict[str, Tensor]:
     """No values of the types that a metric's states have now."""
     reductions = reductions_of(metric)
     found = {}
-    for name in defaults_of(metric):
-        state = getattr(metric, name)
+    for name, state in metric.metric_state.items():
         if isinstance(state, Tensor):
             found[name] = state.new_empty(0)
         elif state and reductions[name] is dim_zero_cat:

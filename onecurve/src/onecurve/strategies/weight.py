@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from ..compat.of_lightning import accumulates, results_of, set_value_of_step, value_of_step
+from ..compat.of_lightning import VALUE_OF_STEP, accumulates, results_of
 from ..compat.of_torch import tensor_leaves
 
 IGNORED = -100
@@ -117,7 +117,7 @@ class Window:
             result = results[f"training_step.{name}"]
             if not result.is_tensor or not result.meta.on_step:
                 continue
-            value = value_of_step(result)
+            value = getattr(result, VALUE_OF_STEP)
             before, counted = self._logged.get(name, (None, 0.0))
             if before is not None and not result.meta.is_mean_reduction:
                 value = result.meta.reduce_fx(torch.stack([before, value]))
@@ -126,4 +126,4 @@ class Window:
                 value = before * (1 - share) + value * share
             self._logged[name] = value, counted + count
             if self._is_complete:
-                set_value_of_step(result, value)
+                setattr(result, VALUE_OF_STEP, value)

@@ -14,5 +14,5 @@ def assert_parity(*arguments: Any, **named: Any) -> None:
     """
     from ..parity.runs import parity
 
-    found = parity(*arguments, **named)
-    assert found.equal, found.table()
+    result = parity(*arguments, **named)
+    assert result.equal, result.table()

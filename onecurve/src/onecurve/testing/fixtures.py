@@ -1,12 +1,10 @@
 """A plugin of pytest; in `conftest.py`: ``pytest_plugins = ["onecurve.testing.fixtures"]``."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
-import torch
 
 from .runs import Cli, Outcome, run_directories, run_script
 
@@ -51,8 +49,8 @@ def cli(
         capfd.readouterr()
         status = run_script(scripts / script, *arguments)
         out, err = capfd.readouterr()
-        made = [path for path in run_directories(folder) if path not in before]
-        return Outcome(status, out, err, made)
+        created = [path for path in run_directories(folder) if path not in before]
+        return Outcome(status, out, err, created)
 
     return run
 
@@ -64,28 +62,14 @@ def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     Each is run when it is first requested, and must succeed. Returns its directory.
     """
     folder = tmp_path_factory.mktemp("once")
-    made: dict[tuple[str, ...], Path] = {}
+    finished: dict[tuple[str, ...], Path] = {}
 
     def run(*arguments: str) -> Path:
-        if arguments not in made:
+        if arguments not in finished:
             with chdir(folder):
                 status = run_script(scripts / "train.py", *arguments)
             assert status == 0, f"train.py {' '.join(arguments)}"
-            made[arguments] = run_directories(folder)[-1]
-        return made[arguments]
+            finished[arguments] = run_directories(folder)[-1]
+        return finished[arguments]
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def _clean_after_each_run() -> Iterator[None]:
-    """A run leaves no variables of ranks to the next test, and no process group."""
-
-    def of_ranks() -> dict[str, str]:
-        names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
-        return {name: value for name, value in os.environ.items() if name.startswith(names)}
-
-    before = of_ranks()
-    yield
-    assert of_ranks() == before
-    assert not torch.distributed.is_initialized()

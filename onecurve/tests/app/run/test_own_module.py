@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,12 +243,19 @@ class NoBatchInWorker(Digits):
         )
 
 
+class NoKeyInWorker(Digits):
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(
+            [1, 2], collate_fn=lambda rows: _table(**{}["missing.csv"]), num_workers=1
+        )
+
+
 def _table(file: str) -> str:
     with open(file) as table:
         return table.read()
 
 
-@pytest.mark.parametrize("kind", [NoFile, NoBatch, NoBatchInWorker])
+@pytest.mark.parametrize("kind", [NoFile, NoBatch, NoBatchInWorker, NoKeyInWorker])
 def test_errors_of_data_keep_the_frames_of_the_project(
     cli: Cli, kind: type[LightningDataModule]
 ) -> None:
@@ -256,9 +264,11 @@ def test_errors_of_data_keep_the_frames_of_the_project(
     )
     assert outcome.status == 1
     shown = outcome.err.partition("Traceback (most recent call last):\n")[2]
-    assert len(re.findall("^  File ", shown, re.MULTILINE)) == 3  # the first is of train.py
-    assert '_table("missing.csv")' in shown
-    assert re.search("^FileNotFoundError: ", shown, re.MULTILINE)
+    files = re.findall('^  File "(.*)"', shown, re.MULTILINE)
+    assert len(files) == 3 - (kind is NoKeyInWorker)  # the first is of train.py
+    assert {Path(file).name for file in files} == {"train.py", Path(__file__).name}
+    assert '"missing.csv"' in shown
+    assert re.search("^(FileNotFoundError|KeyError): ", shown, re.MULTILINE)
 
 
 class BackwardTwice(Mine):

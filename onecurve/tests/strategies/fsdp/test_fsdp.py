@@ -8,15 +8,14 @@ import pytest
 import torch
 from conftest import Cli, column, largest_difference, one_of_a_kind
 from lightning.pytorch import Callback, LightningModule, Trainer
+from several_fits import Case, Small, alone, fits_in_ranks
 from small.task import Batch, Classification
 from torch import Tensor, nn
 from torch.distributed.tensor.debug import CommDebugMode
 
+import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.unsupported import reject_scalars
-
-# 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
-SHORT = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")
 
 
 class Convolution(nn.Module):
@@ -47,15 +46,14 @@ class Normalized(Classification):
 
 
 @pytest.mark.compares
-def test_mixed_precision_stays_near_single(train: Cli) -> None:
+def test_mixed_precision_stays_near_single() -> None:
     """Under `ddp` the curves differ as much: a bfloat16 has 8 bits, which is 0.004.
 
     Under SGD and with a smooth activation: both keep a small error small, and AdamW does not.
     """
-    same = (*SHORT, "trainer.precision=bf16-mixed", "model=lenet", "data.image_size=32")
-    same += ("optimizer=sgd",)
-    curves = [column(train(*same, *how).run, "train/loss") for how in ((), ("strategy=fsdp",))]
-    assert largest_difference(*curves) <= 0.01
+    cases: dict[Any, Case] = {"": (Small, onecurve.FSDP(min_params=1), {"precision": "bf16-mixed"})}
+    curves = [logged[""]["train/loss"] for logged in (alone(cases), fits_in_ranks(cases))]
+    assert 0 < largest_difference(*curves) <= 0.01
 
 
 @pytest.mark.compares

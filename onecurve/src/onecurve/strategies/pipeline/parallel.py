@@ -31,7 +31,7 @@ from ...compat.of_lightning import accumulates
 from ...compat.patches import replaced
 from ...errors import UserError
 from ...torch_versions import require
-from ..context_parallel import Sequences
+from ..context_parallel import Axis
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
@@ -81,10 +81,8 @@ def plan_stages(task: LightningModule, options: StageOptions, setting: Setting) 
             v_shaped=options.schedule == "zbv",
             balance="auto" if divided else options.balance,
         )
-        sequences = Sequences(ranks.context_group)
-        divided.append(
-            Stages(network, list(calls.values()), partition, {}, shapes, sequences, ranks)
-        )
+        context = Axis(ranks.context_group)
+        divided.append(Stages(network, list(calls.values()), partition, {}, shapes, context, ranks))
     held = [each for stages in divided for each in stages.held()]
     return Plan(divided, Placement(task, held, ranks.coordinates.pipeline))
 

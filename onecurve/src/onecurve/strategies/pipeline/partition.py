@@ -14,13 +14,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..context_parallel import Axis, working_on
 from ..mesh.ranks import Ranks
 from .limits import idle_share
 from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:
-    from ..context_parallel import Sequences
     from .network import Network
 
 
@@ -197,7 +197,8 @@ class Stages(NamedTuple):
     modules: dict[int, nn.Module]
     """The stages of this rank, by their index."""
     shapes: LayerShapes
-    sequences: "Sequences"
+    context: Axis
+    """The ranks that share each sequence."""
     ranks: Ranks
 
     @property
@@ -219,7 +220,7 @@ class Stages(NamedTuple):
     def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
         """The inputs of a stage, on the meta device; after the last one, the outputs."""
         training = torch.is_grad_enabled()
-        with self.sequences.outside():
+        with working_on(None):
             boundaries = self.shapes.boundaries(microbatch, training, self.trained())
         return boundaries[sum(map(len, self.partition.ranges[:stage]))]
 

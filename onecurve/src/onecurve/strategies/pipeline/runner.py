@@ -25,6 +25,7 @@ from torch import Tensor
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..collectives import with_hook
+from ..context_parallel import gather_outputs, shard_sequences, working_on
 from ..layout import changed
 from ..prepare import Prepared
 from ..returned import reject_without_gradient
@@ -188,15 +189,15 @@ class Runner:
     def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
         """The outputs of the network; differentiable."""
         stages = stages or self.stages
-        with self._own_random_numbers(), stages.sequences.working(inputs):
-            outputs = through_stages(stages, stages.sequences.shards(inputs), chunks)
-            return tuple(stages.sequences.full(output, inputs) for output in outputs)
+        with self._own_random_numbers(), working_on(stages.context.piece(inputs)):
+            outputs = through_stages(stages, shard_sequences(inputs, stages.context), chunks)
+            return tuple(gather_outputs(outputs, stages.context.piece(inputs)))
 
     def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
         """The name of the schedule for a batch, and the number of micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
-                return self.schedule, self.schedules.get(stages.sequences.shards(inputs))[1]
+                return self.schedule, self.schedules.get(shard_sequences(inputs, stages.context))[1]
             return "gpipe", self._chunks(inputs)
 
     def changed_buffers(self) -> list[str]:
@@ -262,23 +263,23 @@ class Runner:
             torch.enable_grad(),
             self._own_random_numbers(),
             self.stash.collect(),
-            stages.sequences.working(inputs),
+            working_on(stages.context.piece(inputs)),
         ):
-            given = stages.sequences.shards(inputs)
+            given = shard_sequences(inputs, stages.context)
             results, losses = self.schedules.forward_backward(given, targets, self._scale)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
         known = torch.empty(2, dtype=torch.float64, device=stages.ranks.device)
         if losses is not None:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         stages.share((known,), stages.last)
-        return tuple(stages.sequences.full(output, inputs) for output in outputs), known
+        return tuple(gather_outputs(outputs, stages.context.piece(inputs))), known
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
         """The task's loss of a micro-batch."""
-        outputs = self.stages.sequences.full(outputs, self._inputs)
+        outputs = gather_outputs(outputs, self.stages.context.piece(self._inputs))
         self.takes_loss = True
         try:
-            with self.precision.forward_context(), self.stages.sequences.outside():
+            with self.precision.forward_context(), working_on(None):
                 loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
         except (TypeError, AttributeError) as error:
             name = type(self.task).__name__

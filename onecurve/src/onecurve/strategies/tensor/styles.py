@@ -15,8 +15,6 @@ from typing import Any, NamedTuple, TypeGuard
 
 from torch import nn
 
-from ...compat.of_torch import has_one_projection
-
 
 class Style(NamedTuple):
     """How a module is sharded."""
@@ -357,7 +355,7 @@ def _styles_of(part: nn.Module) -> dict[str, str]:
 
 def is_plain(layer: nn.MultiheadAttention) -> bool:
     """Whether queries, keys and values are projections of inputs of one width, and nothing else."""
-    plain = calls_as(layer, nn.MultiheadAttention) and has_one_projection(layer)
+    plain = calls_as(layer, nn.MultiheadAttention) and layer.in_proj_weight is not None
     return plain and layer.bias_k is None and not layer.add_zero_attn
 
 

@@ -1,60 +1,25 @@
-"""Sharded layers compute the same as full ones, step by step, also with FSDP2 on top."""
+"""What sharded layers send, and an embedding that is used twice.
+
+That they train like full ones is in rows of tests/parity/cases.py.
+"""
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import warm_ranks
-from conftest import ROUNDING, largest_difference
-from several_fits import Case, alone, fits_in_ranks
+from conftest import ROUNDING
 from sharded_networks import Task, made
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
 
-import onecurve
 from onecurve.compat.of_torch import TorchDispatchMode
 from onecurve.strategies.tensor.parallel import apply_plan
 from onecurve.strategies.tensor.plan import find_plan
-
-NETWORKS: list[tuple[str, dict[str, Any], bool]] = [
-    ("mlp", {}, False), ("gpt", {}, False), ("gpt", {}, True), ("gpt", {"tied": True}, True),
-    ("vit", {}, False), ("vit", {}, True), ("encoder", {}, True), ("named", {}, False),
-    ("mlp", {"inplace": True}, False), ("fused", {}, False), ("fused", {}, True),
-]  # fmt: skip
-
-
-def task(name: str, **options: Any) -> Task:
-    return made(name, **options)[0]
-
-
-def batches(name: str) -> DataLoader[Any]:
-    return DataLoader(TensorDataset(*made(name)[1:]), 4)
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize("shard", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_sharded_layers_train_like_full_ones(shard: int) -> None:
-    """Over 2 ranks, and over 2 of 4 ranks."""
-    cases: dict[Any, Case] = {
-        (name, *options, sequence): (
-            partial(task, name, **options),
-            onecurve.mesh(tensor=2, shard=shard, sequence=sequence, min_params=1),
-            {"devices": 2 * shard, "data": partial(batches, name)},
-        )
-        for name, options, sequence in NETWORKS
-    }
-    found, expected = fits_in_ranks(cases, processes=2 * shard), alone(cases)
-    for case, curves in expected.items():
-        assert not isinstance(found[case], str), (case, found[case])
-        (first, _, later, _) = curve = curves["loss"]
-        assert later < first, case  # of the same batch
-        assert largest_difference(found[case]["loss"], curve) <= ROUNDING, case
 
 
 class Sent(TorchDispatchMode):
