@@ -52,7 +52,7 @@ def write_files(page: Path, project: Path) -> None:
         (folder / name).write_text(block, encoding="utf-8")
 
 
-IN_FLOAT64 = "trainer.precision=64-true trainer.max_epochs=1 callbacks=[] test=false monitor=null"
+IN_FLOAT64 = "trainer.precision=64-true trainer.max_epochs=2 callbacks=[] test=false monitor=null"
 
 
 def trained_alike(project: Path, typed: str, loss: str, *others: str) -> None:

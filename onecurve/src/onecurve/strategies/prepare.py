@@ -1,4 +1,4 @@
-"""Calls a task's `prepare` once per step, with the random numbers of the full global batch.
+"""Calls a task's `prepare` before a step, with the random numbers of the full global batch.
 
 A task whose batches are not ``(inputs, targets)`` may define:
 
@@ -19,6 +19,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 
+from ..batch.random import RankStream, State, are_equal, get_state, set_state
 from ..batch.share import Share
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..compat.patches import replaced
@@ -44,14 +45,18 @@ def prepared(module: LightningModule, batch: Any, rows: Share | None = None) -> 
 
     None if the task has no `prepare` and the batch is not a pair.
     """
-    if not prepares(module):
-        pair = isinstance(batch, tuple | list) and len(batch) == 2
-        return Prepared(*batch) if pair else None
+    if prepares(module):
+        return _call(module.prepare, module, batch, rows)
+    pair = isinstance(batch, tuple | list) and len(batch) == 2
+    return Prepared(*batch) if pair else None
+
+
+def _call(prepare: Any, module: LightningModule, batch: Any, rows: Share | None) -> Prepared:
     draws: AbstractContextManager[Any] = nullcontext()
     if rows is not None and rows.size < rows.total:
         draws = GlobalBatchDraws(rows)
     with draws:
-        made: Any = module.prepare(batch)  # type: ignore[operator]
+        made: Any = prepare(batch)
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise UserError(
             f"{type(module).__name__}.prepare: must return inputs and targets, and it returned "
@@ -61,18 +66,49 @@ def prepared(module: LightningModule, batch: Any, rows: Share | None = None) -> 
     return Prepared(inputs, made[1])
 
 
-def prepared_once(
-    module: LightningModule, batch: Any, made: Prepared | None
-) -> AbstractContextManager[None]:
-    """Let the task's own call of `prepare` for the same batch return the result we already have."""
-    if made is None or not prepares(module):
-        return nullcontext()
-    prepare: Any = module.prepare
+class PreparedEarly:
+    """What `prepare` returns for a batch, known before the step that may ask for it.
 
-    def cached(other: Any) -> Any:
-        return tuple(made) if other is batch else prepare(other)
+    A plain Trainer draws where the step calls `prepare`, and not at all if it does not, as a
+    validation step may not. So the generators are set back until then.
 
-    return replaced(module, "prepare", cached)
+    Attributes:
+        result: None if the task has no `prepare` and the batch is not a pair.
+    """
+
+    def __init__(self, module: LightningModule, batch: Any, rows: Share | None) -> None:
+        self._module, self._batch, self._rows = module, batch, rows
+        self._drawn: tuple[State, State] | None = None
+        before = get_state() if prepares(module) else None
+        self.result = prepared(module, batch, rows)
+        if before is not None and not are_equal(before, after := get_state()):
+            self._drawn = before, after
+            set_state(before)
+
+    def returned_once(self, stream: RankStream) -> AbstractContextManager[None]:
+        """Let the task's own call of `prepare` for this batch return the result, and draw for it.
+
+        Where the step has drawn from the common stream before, as a first call does for a second
+        one, `prepare` is called again.
+        """
+        made, module = self.result, self._module
+        if made is None or not prepares(module):
+            return nullcontext()
+        prepare: Any = module.prepare
+
+        def own_call(other: Any) -> Any:
+            if other is not self._batch:
+                return prepare(other)
+            if self._drawn is None:
+                return tuple(made)
+            before, after = self._drawn
+            with stream.common():
+                if are_equal(get_state(), before):
+                    set_state(after)
+                    return tuple(made)
+                return tuple(_call(prepare, module, other, self._rows))
+
+        return replaced(module, "prepare", own_call)
 
 
 class GlobalBatchDraws(TorchDispatchMode):

@@ -30,7 +30,7 @@ from ..compat.of_lightning import ends_batch
 from ..compat.patches import replaced
 from .first_step import FirstStep
 from .mesh.ranks import Ranks
-from .prepare import Prepared, prepared, prepared_once
+from .prepare import Prepared, PreparedEarly
 from .step_log import StepLog, metrics_kept
 from .weight import Window, no_loss, rows, weighs, weight_of
 
@@ -47,7 +47,7 @@ class StepContext:
         batch: The global batch, and its position in the run, which seeds what this rank draws.
         samples: Samples of the batch on all ranks.
         share: This rank's share of it; None if ranks do not share it.
-        prepared: Inputs and targets of the share, if they are known.
+        early: Inputs and targets of the share, if they are known before the step.
         counted: What the task's `weight` counts in the share; None without such a method.
         total: What the batch counts on all ranks: samples, or what `weight` counts.
         weight: The factor for this rank's loss and values in a mean over the ranks.
@@ -58,11 +58,16 @@ class StepContext:
     batch: GlobalBatch
     samples: int
     share: Share | None
-    prepared: Prepared | None
+    early: PreparedEarly | None
     counted: Tensor | None
     total: float | Tensor
     weight: float
     window: float = 1.0
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """Inputs and targets of the share, if they are known."""
+        return None if self.early is None else self.early.result
 
     @property
     def counts(self) -> bool:
@@ -91,8 +96,8 @@ def run_step(steps: "Steps", name: str, *args: Any) -> Any:
     for axis in reversed(steps.axes):
         step = partial(axis.around, task, context, step)
     with steps.running(context), ExitStack() as around:
-        if context.prepared is not None:
-            around.enter_context(prepared_once(task, batch, context.prepared))
+        if context.early is not None:
+            around.enter_context(context.early.returned_once(steps.stream))
         if context.counted is not None and not context.counted:  # as in a share that is all padding
             around.enter_context(replaced(task, "loss", no_loss))
         if not context.counts:
@@ -112,10 +117,11 @@ def context_of(steps: "Steps", name: str, batch: Any) -> StepContext:
     of_all = steps.batches.take(task.trainer)
     steps.first.compare(of_all.loaders, of_all.shares)
     share = of_all.share
-    made = counted = None
+    early = made = counted = None
     if steps.ranks is not None or weighs(task):
         with steps.precision():
-            made = prepared(task, batch, share and share.computed)
+            early = PreparedEarly(task, batch, share and share.computed)
+        made = early.result
         if name != "predict_step":
             counted = weight_of(task, batch if made is None else made.targets)
     samples = rows(batch) if of_all.samples is None else of_all.samples
@@ -127,7 +133,7 @@ def context_of(steps: "Steps", name: str, batch: Any) -> StepContext:
             here = float(counted) if share is None or share.size else 0.0
             total = steps.sum(here)
             weight = here * size / total if total else 1.0
-    return StepContext(name, of_all, samples, share, made, counted, total, weight)
+    return StepContext(name, of_all, samples, share, early, counted, total, weight)
 
 
 class Steps:

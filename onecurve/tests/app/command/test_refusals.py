@@ -53,7 +53,13 @@ OF_HYDRA = {
     "strategy=dpp": "such as strategy=ddp",
     "callbacks=[swa, ema]": "callbacks=[swa,: ends at a space … shell: 'callbacks=[swa, ema]'",
     "strategy=fsdb": "strategy=fsdb … ddp, dp, fsdp, mesh, pipeline … strategy=fsdp",
-    "callbacks=[chekpoint]": "callbacks=chekpoint … such as callbacks=checkpoint",
+    "callbacks=[chekpoint]": "callbacks=chekpoint … such as 'callbacks=[checkpoint]'",
+    "callbacks=[checkpoint,swaa]": "callbacks=swaa: must be … such as 'callbacks=[checkpoint,swa]'",
+    "+callbacks=[ema,swaa]": "callbacks=swaa: must be … such as '+callbacks=[ema,swa]'",
+    "+callbacks=swaa": "callbacks=swaa: must be … such as +callbacks=swa",
+    'callbacks="[checkpoint,swa]"': (
+        "callbacks=\"[checkpoint,swa]\": is one text … use 'callbacks=[checkpoint,swa]'"
+    ),
     "trainer.max_epoch=1": "did you mean trainer.max_epochs",
     "optimizer.lr=1e-3,1e-2": "optimizer.lr=1e-3,1e-2 … add -m",
     "seed=range(3)": "seed=range(3) … add -m",
@@ -175,7 +181,7 @@ OURS = {
     "paths.root=/proc/nowhere": "/proc/nowhere/runs … cannot be created … paths.runs=runs",
     "-m seed=1,2 paths.root=/proc/nowhere": "hydra.sweep.dir=/proc/nowh … cannot be created",
     "paths.runs=/dev/null/runs": "/dev/null/runs … Not a directory",
-    "init=weights": "init.file is needed: add init.file=",
+    "init=weights": "init.file is needed: add init.file=runs/.../checkpoints/best.ckpt",
     f"init=weights init.file={300 * 'x'}": "File name too long; give a file with weights",
     "callbacks.checkpoint.monitor=[]": "callbacks.checkpoint.monitor=[]: must be text",
     "-paths.root=x": "-paths.root=x: is no option … a key has no dash",
@@ -240,7 +246,7 @@ OURS = {
         for script in ("evaluate.py", "predict.py", "onecurve export")
         for typed, said in {
             " checkpoint=nowhere.ckpt": "error: checkpoint=nowhere.ckpt: there is no such file",
-            "": "error: checkpoint is needed: add checkpoint=",
+            "": "error: checkpoint is needed: add checkpoint=runs/.../checkpoints/best.ckpt",
             " checkpoint=null": "error: checkpoint=null: must be a checkpoint file, such as runs/",
         }.items()
     },
@@ -276,7 +282,7 @@ UNFOLLOWED = {
         "give a share of the run, such as callbacks.swa.start=0.75"
     ),
     "-m optimizer.larning_rate=1,2": "optimizer.larning_rate … no such key",
-    "-m strategy=single,fsdb": "strategy=fsdb … strategy=fsdp",
+    "-m strategy=single,fsdb": "strategy=fsdb … strategy=single,fsdp",
     "-m seed=1,2 sweep/launcher=slrm": "sweep/launcher=slrm … slurm",
     "-m sweep=optuna optimizer.larning_rate=interval(0.1,1)": "larning_rate … no such key",
     "-m seed=range(0)": "seed=range(0) … over nothing … seed=range(1,4)",

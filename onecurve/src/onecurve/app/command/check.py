@@ -20,6 +20,7 @@ from .resolvers import command_of
 
 # Facts about a strategy, which cannot be overridden.
 FACTS = ("strategy.name", "strategy.processes")
+EXAMPLES = dict.fromkeys(("checkpoint", "init.file"), "runs/.../checkpoints/best.ckpt")
 
 
 def check_run(config: DictConfig, config_name: str) -> str | None:
@@ -69,7 +70,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
     try:
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
-                raise UserError(f"{key} is needed: add {key}=...")
+                raise UserError(f"{key} is needed: add {key}={EXAMPLES.get(key, '...')}")
         for group, choice in HydraConfig.get().runtime.choices.items():
             # Hydra accepts it, and no model would validate it.
             key = group.replace("/", ".")

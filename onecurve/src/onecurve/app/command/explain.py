@@ -104,7 +104,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
         return (
             _chosen_already(text, chosen)
             or _removed_by_choice(text, chosen)
-            or _unknown_choice(text)
+            or _unknown_choice(text, chosen)
             or _unknown_key(text, chosen)
             or _several_values(text)
             or text
@@ -138,11 +138,14 @@ def _unreadable(text: str, config_name: str, arguments: list[str]) -> str | None
     return f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: {quoted}"
 
 
-def _unknown_choice(text: str) -> str | None:
-    found = re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text)
+def _unknown_choice(text: str, chosen: Chosen) -> str | None:
+    found = re.search(r"Could not (?:load|find) '([\w./-]+)/([^'/]*)'", text)
     if found is None:
         return None
     group, choice = found.groups()
+    if choice.startswith("["):
+        as_list = shlex.quote(f"{group}={choice}")
+        return f'{group}="{choice}": is one text, because of the inner quotes; use {as_list}'
     if group == "hydra/launcher":
         extra = "joblib" if choice == "joblib" else "submitit"
         return (
@@ -150,8 +153,8 @@ def _unknown_choice(text: str) -> str | None:
             f"`uv pip install -e '.[{extra}]'`"
         )
     if options := choices(group):
-        example = nearest(choice, options) or options[0]
-        return f"{group}={choice}: must be one of {', '.join(options)}, such as {group}={example}"
+        example = _with_choice(group, choice, nearest(choice, options) or options[0], chosen)
+        return f"{group}={choice}: must be one of {', '.join(options)}, such as {example}"
     above, _, inside = group.rpartition("/")
     if choices(inside):
         return (
@@ -159,6 +162,16 @@ def _unknown_choice(text: str) -> str | None:
             f"the list of defaults of the file in {above}"
         )
     return None
+
+
+def _with_choice(group: str, wrong: str, right: str, chosen: Chosen) -> str:
+    """The override that was typed, with the right choice; other entries of its list stay."""
+    wrong_entry = rf"(?<![\w.-]){re.escape(wrong)}(?![\w.-])"
+    for word in chosen.overrides:
+        key, _, value = word.partition("=")
+        if key.lstrip("+") == group and wrong and re.search(wrong_entry, value):
+            return shlex.quote(f"{key}={re.sub(wrong_entry, right, value)}")
+    return f"{group}={right}"
 
 
 def _unknown_key(text: str, chosen: Chosen) -> str | None:
