@@ -129,6 +129,8 @@ def compare_in_rank(comparison: Comparison) -> Parity:
                 if not UNLOADED.search(str(error)):
                     raise
                 unloaded = str(error).splitlines()[-1].strip()  # the same on every rank
+                if dist.is_initialized():
+                    dist.barrier()  # nobody ends while another rank is on its way to the error
         name = getattr(strategy, "name", type(strategy).__name__)
         if dist.is_initialized():
             rank, ranks = dist.get_rank(), dist.get_world_size()
