@@ -26,6 +26,7 @@ PRELOADED = (
 # The path of a socket has at most 107 bytes, including two components that multiprocessing adds.
 LONGEST_FOLDER = 60
 SHORT_FOLDER = "/tmp"
+CLIENT = "ONECURVE_FORKSERVER_CLIENT"  # the process that starts the server, for forkserver_start
 WARNINGS, QUIET_TRACKER = "PYTHONWARNINGS", "ignore:resource_tracker"
 
 # Parts of error lines.
@@ -58,7 +59,7 @@ def warm_up() -> None:
     with signals_blocked(), unchanged_environment((WARNINGS,), quiet):
         resource_tracker.ensure_running()
     # Once more, because that has unblocked two of them.
-    with signals_blocked():
+    with signals_blocked(), unchanged_environment((CLIENT,), {CLIENT: str(os.getpid())}):
         forkserver.ensure_running()
 
 

@@ -1,9 +1,10 @@
 """The first module that the forkserver imports: sets up how it ends and how its children begin.
 
-The server ends at once when its last client is gone. It was started with signals blocked; its
-children unblock them.
+The server ends at once when its last client is gone: on Linux also while it still imports, of which
+a busy machine may make minutes. It was started with signals blocked; its children unblock them.
 """
 
+import ctypes
 import gc
 import os
 import signal
@@ -12,7 +13,10 @@ import traceback
 from types import TracebackType
 
 from ..machine import SIGNALS
+from .forkserver import CLIENT
 from .process import QuickExit
+
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>; children do not inherit what it sets
 
 
 def _in_child() -> None:
@@ -31,5 +35,9 @@ def _show_unless_parent_is_gone(
         sys.__excepthook__(kind, error, trace)
 
 
+if sys.platform == "linux" and (client := os.environ.pop(CLIENT, None)):
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(client):  # it has ended before
+        os._exit(0)
 QuickExit(status=0)
 os.register_at_fork(after_in_child=_in_child)

@@ -124,6 +124,39 @@ def test_signals_leave_the_server_and_a_killed_command_no_line(tmp_path: Path) -
     assert printed == "4 heard; a rank hears\n"
 
 
+KILLED = """
+import os, signal, time
+from multiprocessing import forkserver
+from onecurve.launch.forkserver import warm_up
+
+warm_up()
+print(forkserver._forkserver._forkserver_pid, flush=True)
+time.sleep({delay})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the server imports to the end")
+@pytest.mark.parametrize("delay", [0, 0.5])
+def test_a_server_that_still_imports_ends_with_its_command(delay: float) -> None:
+    script = KILLED.format(delay=delay)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as command:
+        assert command.stdout
+        server = Path(f"/proc/{int(command.stdout.readline())}/status")
+        command.wait()
+        deadline = time.monotonic() + 1  # its imports take longer
+        while time.monotonic() < deadline and is_running(server):
+            time.sleep(0.01)
+        assert not is_running(server)
+
+
+def is_running(status: Path) -> bool:
+    try:
+        return "State:\tZ" not in status.read_text()
+    except OSError:
+        return False
+
+
 UNBORN = """
 import multiprocessing, os, sys
 from multiprocessing import synchronize

@@ -98,6 +98,16 @@ def test_without_single_the_first_strategy_takes_its_place(tmp_path: Path) -> No
     assert "Strategies, compared with ddp" in page
 
 
+def test_no_time_is_compared_with_a_reference_that_failed(tmp_path: Path) -> None:
+    make_job(tmp_path, 1, "strategy=single", strategy="single", status="failed", seconds=0.0)
+    make_job(tmp_path, 2, "strategy=ddp", strategy="ddp", losses=LOSSES, val_acc=0.5, seconds=3.0)
+
+    table = compare_strategies(read_sweep(tmp_path))
+
+    assert table is not None
+    assert [row[:1] + row[4:5] for row in table.rows] == [["single", "–"], ["ddp", "–"]]
+
+
 HOSTILE = "</script><script>alert(1)</script><img src='http://example.com/x.png'>"
 
 

@@ -301,7 +301,8 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
         return tuple(job.overrides.get(key, "") for key in others)
 
     references = {rest(job): job for job in reversed(sweep.jobs) if _strategy(job) == reference}
-    rows, seconds, needs_note = [], math.nan, False
+    rows, needs_note = [], False
+    seconds: float | None = None
     for name in names:
         jobs = [job for job in sweep.jobs if _strategy(job) == name]
         differences = [_differences(job, references.get(rest(job))) for job in jobs]
@@ -314,7 +315,7 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
             (difference, ".1e"),
             (max(map(len, differences)) or None, ",.0f"),
             (mean and 1000 * mean, ",.1f"),
-            (mean and mean / seconds, ".2f"),
+            (mean and seconds and mean / seconds, ".2f"),
             (max(job.number("peak_memory_mib") or 0.0 for job in jobs) or None, ",.0f"),
         )
         rows.append([name, *(_format(*cell) for cell in cells)])
