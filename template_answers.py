@@ -82,6 +82,17 @@ def check_answers(answers: Mapping[str, str]) -> str:
         FailedHookException: one line with the variable, its value, what is allowed and what would
             work; Cookiecutter prints it and exits with 1.
     """
+    mended, refusals = dict(answers), list[BadAnswer]()
+    while refusal := first_refusal(mended):  # a package's name follows the project's, for example
+        refusals.append(refusal)
+        mended[refusal.variable] = refusal.instead
+    if refusals:
+        raise FailedHookException(f"{refusals[0]}{how_to_keep(mended)}")
+    return "yes"
+
+
+def first_refusal(answers: Mapping[str, str]) -> BadAnswer | None:
+    """What is said of the first answer that cannot be used; None if all can be."""
     try:
         for variable in MAX_TEXT:
             check_text(variable, answers[variable])
@@ -90,9 +101,8 @@ def check_answers(answers: Mapping[str, str]) -> str:
         check_name("project_slug", answers["project_slug"], SLUG, "-")
         check_name("package_name", answers["package_name"], PACKAGE, "_")
     except BadAnswer as refusal:
-        mended = {**answers, refusal.variable: refusal.instead}
-        raise FailedHookException(f"{refusal}{how_to_keep(mended)}") from None
-    return "yes"
+        return refusal
+    return None
 
 
 def how_to_keep(answers: Mapping[str, str]) -> str:

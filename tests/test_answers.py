@@ -229,11 +229,12 @@ def test_answers_typed_at_the_prompts(tmp_path: Path) -> None:
 
 
 def test_after_a_refusal_the_other_answers_need_not_be_typed_again(tmp_path: Path) -> None:
-    typed = ["It's", "", "", "Two  words", "", "nobody", "2", "", "6", "3", "3", "2"]
+    typed = ["It's", "Bad_Slug", "", "Two  words", "", "nobody", "2", "", "6", "3", "3", "2"]
     result = command(typed="\n".join(typed) + "\n", cwd=tmp_path / "here")
     assert result.returncode == 1
     said, shown = result.stdout.split("\n\nTo keep the other answers, type:\n\n")
     assert said.endswith("email: 'nobody' is not an e-mail address; try 'you@example.com'.")
+    assert "project_slug=bad-slug package_name=bad_slug" in shown
     words = shlex.split(shown.removeprefix("  ").removeprefix("uvx "))
     assert words[:2] == ["cookiecutter", str(TEMPLATE)]
     result = command(*words[4:], cwd=tmp_path / "here")
