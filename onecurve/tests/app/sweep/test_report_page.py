@@ -1,5 +1,6 @@
 """The page of a sweep: what is drawn, and that nothing in it can do harm."""
 
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -96,6 +97,23 @@ def test_without_single_the_first_strategy_takes_its_place(tmp_path: Path) -> No
 
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert "Strategies, compared with ddp" in page
+
+
+def test_names_without_a_slash_are_compared_as_well(tmp_path: Path) -> None:
+    for number, strategy in enumerate(("single", "ddp"), start=1):
+        job = make_job(tmp_path, number, f"strategy={strategy}", strategy=strategy)
+        curves = job / "metrics.csv"
+        curves.write_text(curves.read_text().replace("train/loss", "train_loss"))
+        facts = json.loads((job / "metrics.json").read_text())
+        (job / "metrics.json").write_text(json.dumps(facts | {"val_f1": 0.5}))
+
+    sweep = read_sweep(tmp_path)
+
+    table = compare_strategies(sweep)
+    assert table is not None
+    assert [row[1:3] for row in table.rows][1] == ["0.0e+00", str(len(LOSSES))]
+    assert "val_f1" in sweep.metrics
+    assert "seconds" not in sweep.metrics
 
 
 def test_no_time_is_compared_with_a_reference_that_failed(tmp_path: Path) -> None:

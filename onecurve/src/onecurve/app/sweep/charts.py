@@ -7,7 +7,7 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from .results import LOSS, SweepResults, as_number, label, short_keys, shown
+from .results import SweepResults, as_number, label, short_keys, shown
 
 LEGEND_LETTERS = 60  # of a job's overrides in a legend
 AXIS_LETTERS = 24  # of a text on an axis
@@ -17,8 +17,8 @@ LOGARITHMIC = 10.0  # ratio of the largest and the smallest number from which on
 
 def charts_of(sweep: SweepResults) -> dict[str, go.Figure]:
     """The charts by name; those for which the sweep has nothing are left out."""
-    figures = {"loss": _curves(sweep, LOSS), "parallel": _parallel(sweep)}
-    if sweep.objective.name != LOSS:
+    figures = {"loss": _curves(sweep, sweep.loss), "parallel": _parallel(sweep)}
+    if sweep.objective.name != sweep.loss:
         figures["objective"] = _curves(sweep, sweep.objective.name)
     figures = {name: figure for name, figure in figures.items() if figure.data}
     for figure in figures.values():

@@ -24,7 +24,7 @@ from ...errors import UserError, plain_console, stop
 from ..run.record import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
-from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweep, short_keys, shown
+from .results import COMPARED_STEPS, Job, SweepResults, label, read_sweep, short_keys, shown
 
 PAGE = Path(__file__).with_name("page.html")
 MOST_ROWS = 50
@@ -305,7 +305,7 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
     seconds: float | None = None
     for name in names:
         jobs = [job for job in sweep.jobs if _strategy(job) == name]
-        differences = [_differences(job, references.get(rest(job))) for job in jobs]
+        differences = [_differences(job, references.get(rest(job)), sweep.loss) for job in jobs]
         difference = max(itertools.chain.from_iterable(differences), default=None)
         needs_note |= (difference or 0) > ROUNDING
         times = [job.seconds_per_step for job in jobs if job.seconds_per_step]
@@ -332,9 +332,9 @@ def _strategy(job: Job) -> str:
     return f"{name} ({', '.join(details)})" if details else name
 
 
-def _differences(job: Job, other: Job | None) -> list[float]:
+def _differences(job: Job, other: Job | None, loss: str) -> list[float]:
     """The relative differences of the training loss in the first steps, where they are finite."""
-    theirs = dict(other.curves[LOSS]) if other else {}
-    shared = [(value, theirs[step]) for step, value in job.curves[LOSS] if step in theirs]
+    theirs = dict(other.curves[loss]) if other else {}
+    shared = [(value, theirs[step]) for step, value in job.curves[loss] if step in theirs]
     found = [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
     return [each for each in found if math.isfinite(each)]

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ...errors import UserError
 from ...launch.context import RETURNED
+from ..metric_names import without_stage
 from ..run.record import read_metrics
 from .directory import read_record, read_yaml
 
@@ -21,7 +22,8 @@ Curve = list[tuple[int, float]]
 
 DIRECTIONS: dict[str, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
 """What Optuna calls the modes of Lightning."""
-LOSS = "train/loss"  # the metric that metrics.csv has for every step
+# What the loss of each training step is called: by the first of these that has a curve.
+LOSSES = ("train/loss", "train_loss", "train_loss_step", "loss")
 COMPARED_STEPS = 50
 """Of how many steps the losses of strategies are compared: later, rounding has grown too much."""
 MOST_POINTS = 500  # points of a curve in a chart: more cannot be told apart, and make a page slow
@@ -156,11 +158,13 @@ class SweepResults:
     objective: Objective  # without a name if jobs have none
     jobs: list[Job]  # in the order of their numbers
     keys: list[str]  # override keys whose values differ between jobs
+    loss: str  # the metric that is the loss of each training step
 
     @property
     def metrics(self) -> list[str]:
         """Names of all metrics, the objective first."""
-        found = {name for job in self.jobs for name in job.numbers if "/" in name}
+        numbers = {name for job in self.jobs for name in job.numbers}
+        found = {name for name in numbers if "/" in name or without_stage(name) != name.lower()}
         first = [self.objective.name] if self.objective.name else []
         first += [name for name in PREFERRED if name in found]
         return list(dict.fromkeys([*first, *sorted(found)]))
@@ -201,14 +205,15 @@ def read_sweep(directory: Path) -> SweepResults:
     objective = next((each for each in judged if each.name), Objective(""))
     jobs = []
     for path, lines in typed.items():
-        curves = read_curves(path, [LOSS, objective.name])
+        curves = read_curves(path, [*LOSSES, objective.name])
         thinned = {metric: _thinned(curve) for metric, curve in curves.items()}
         metrics, value = read_metrics(path), objective.reached(path)
         jobs.append(Job(_name_of(path), path, _parse(lines), metrics, value, thinned))
     keys = dict.fromkeys(key for job in jobs for key in job.overrides)
     varied = [key for key in keys if len({job.overrides.get(key, "") for job in jobs}) > 1]
     command = str(read_record(directory).get("command") or "")
-    return SweepResults(directory.resolve().name, command, objective, jobs, varied)
+    loss = next((name for name in LOSSES if any(job.curves[name] for job in jobs)), LOSSES[0])
+    return SweepResults(directory.resolve().name, command, objective, jobs, varied, loss)
 
 
 def _jobs_of(directory: Path) -> dict[Path, Any]:
