@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from types import TracebackType
 
 from ..machine import SIGNALS
@@ -31,13 +32,16 @@ def _show_unless_parent_is_gone(
 ) -> None:
     """Hide the error of a child that finds no semaphore: its parent was stopped before it began."""
     last = traceback.extract_tb(trace)[-1:]
-    if kind is not FileNotFoundError or not last or "multiprocessing" not in last[0].filename:
+    if kind is not FileNotFoundError or not last or "synchronize" not in last[0].filename:
         sys.__excepthook__(kind, error, trace)
 
 
 if sys.platform == "linux" and (client := os.environ.pop(CLIENT, None)):
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(client):  # it has ended before
         os._exit(0)
+    # It is the end of the thread that started it which kills: not once there are ranks, of others.
+    os.register_at_fork(before=partial(prctl, PR_SET_PDEATHSIG, 0))
 QuickExit(status=0)
 os.register_at_fork(after_in_child=_in_child)
