@@ -105,6 +105,12 @@ def test_another_algorithm_says_what_to_write(algorithm: str, line: str) -> None
     assert line in str(refused.value)
 
 
+def test_a_text_is_not_true_or_false() -> None:
+    options: Any = {"lr": 0.1, "lr_scale": {}, "amsgrad": "~"}
+    with pytest.raises(UserError, match="must be true or false, such as amsgrad=False"):
+        build_optimizer(network().named_parameters(), algorithm="torch.optim.AdamW", **options)
+
+
 def test_parameters_without_names_are_one_group() -> None:
     net = network()
     made = build_optimizer(net.parameters(), algorithm="torch.optim.SGD", lr=0.1, lr_scale={})

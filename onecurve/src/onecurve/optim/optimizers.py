@@ -55,6 +55,10 @@ def build_optimizer(
         without = " ".join(f"'~optimizer.{key}'" for key in unknown)
         hint = f"did you mean optimizer.{close}?" if close else f"leave it out: {without}"
         raise UserError(f"optimizer.{unknown[0]}: {algorithm} has no such argument; {hint}")
+    for key, value in options.items():  # PyTorch notices in its first step
+        if isinstance(known[key].default, bool) and not isinstance(value, bool):
+            such = f"optimizer.{key}=false"
+            raise UserError(f"optimizer.{key}={value}: must be true or false, such as {such}")
     # Lists become tuples: a ListConfig in a parameter group could not be saved in a checkpoint.
     arguments = {
         key: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

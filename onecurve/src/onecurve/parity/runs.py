@@ -59,8 +59,8 @@ from .result import (
     rows_of,
 )
 
+# What a resume fails with where modules or attributes are made late.
 UNLOADED = re.compile("state_dict|has no attribute")
-"""What a resume fails with where modules or attributes are made late."""
 
 
 class Comparison(NamedTuple):

@@ -102,31 +102,30 @@ def _checkpoint(layer: nn.Module, checkpointed: Callable[..., Any]) -> None:
     layer.forward = made
 
 
-Norms = tuple[Any, ...]
-
-
 # Module-level functions, because torch.compile starts tracing a layer here.
-def _fully(forward: Callable[..., Any], norms: Norms, *args: Any, **kwargs: Any) -> Any:
+def _fully(forward: Callable[..., Any], norms: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
     options: dict[str, Any] = {}
     if norms and not torch.compiler.is_compiling():
         options["context_fn"] = lambda: (nullcontext(), _statistics_kept(norms))
     return checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
 
-def _selectively(forward: Callable[..., Any], norms: Norms, *args: Any, **kwargs: Any) -> Any:
+def _selectively(
+    forward: Callable[..., Any], norms: tuple[Any, ...], *args: Any, **kwargs: Any
+) -> Any:
     context = _keep_operators
     if norms and not torch.compiler.is_compiling():
         context = partial(_keep_operators, norms)
     return checkpoint(forward, *args, use_reentrant=False, context_fn=context, **kwargs)
 
 
-def _keep_operators(norms: Norms = ()) -> Any:
+def _keep_operators(norms: tuple[Any, ...] = ()) -> Any:
     first, again = create_selective_checkpoint_contexts(_kept_operators())  # type: ignore[no-untyped-call]
     return first, _statistics_kept(norms, again) if norms else again
 
 
 @contextmanager
-def _statistics_kept(norms: Norms, context: Any = nullcontext()) -> Iterator[None]:  # noqa: B008
+def _statistics_kept(norms: tuple[Any, ...], context: Any = nullcontext()) -> Iterator[None]:  # noqa: B008
     """Within the context, in which layers are called again, BatchNorm counts no batch twice."""
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
