@@ -1,19 +1,16 @@
 """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
-from torch import Tensor
 
 from ..arguments import configured_by
 from ..compat.of_torch import BatchNorm, batch_norm_statistics
-from ..compat.patches import replaced
 from ..errors import UserError
 from ..optim.steps import steps_done, steps_in_all
-from ..strategies.batchnorm import over_ranks
+from ..strategies.batchnorm import Call, computed_by, normalized, over_ranks
 from .average import Averaging
 from .options import StochasticWeightAveragingOptions
 
@@ -53,29 +50,26 @@ class StochasticWeightAveraging(Averaging):
         super().on_train_start(trainer, pl_module)
 
     def _first_step(self, trainer: Trainer) -> float:
-        return self.options.start * (
-            steps_in_all(trainer) if self.options.start < 1 else self._steps_an_epoch
-        )
+        start = self.options.start
+        return start * (steps_in_all(trainer) if start < 1 else self._steps_an_epoch)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Set the learning rate of this phase, in place of the scheduler's."""
-        if (
-            self.options.lr is None
-            or (steps := steps_done(trainer) - self._first_step(trainer)) < 0
-        ):
+        options, steps = self.options, steps_done(trainer) - self._first_step(trainer)
+        if options.lr is None or steps < 0:
             return
         if not self._lrs:
             optimizers = trainer.optimizers
             self._lrs = [[float(group["lr"]) for group in each.param_groups] for each in optimizers]
         epochs = steps / self._steps_an_epoch
-        share = min(1.0, epochs / self.options.anneal_epochs) if self.options.anneal_epochs else 1.0
-        if self.options.annealing == "cosine":
+        share = min(1.0, epochs / options.anneal_epochs) if options.anneal_epochs else 1.0
+        if options.annealing == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         for optimizer, before in zip(trainer.optimizers, self._lrs, strict=True):
             for group, lr in zip(optimizer.param_groups, before, strict=True):
-                group["lr"] = lr + share * (self.options.lr * lr / before[0] - lr)
+                group["lr"] = lr + share * (options.lr * lr / before[0] - lr)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -157,41 +151,28 @@ def recompute_statistics(trainer: Trainer) -> None:
     means = [layer.running_mean for layer in layers]
     batches = {id(mean): 0 for mean in means if mean is not None and not mean.is_meta}
     layers = [layer for layer in layers if id(layer.running_mean) in batches]
-    counts, normalize = True, cast(Any, F.batch_norm)
+    counts = True
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def batch_norm(
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Any:
+    def compute(call: Call) -> Any:
         """Normalize by the statistics of the global batch, and average them."""
+        running_mean, running_var = call.running_mean, call.running_var
         if running_mean is None or running_var is None or id(running_mean) not in batches:
-            return normalize(
-                input, running_mean, running_var, weight, bias, training, momentum, eps
-            )
-        count = input.numel() // input.shape[1] if counts else 0
-        mean, variance, total = over_ranks(
-            *batch_norm_statistics(input), count, strategy.samples_group
-        )
+            return None
+        count = call.input.numel() // call.input.shape[1] if counts else 0
+        here = batch_norm_statistics(call.input)
+        mean, variance, total = over_ranks(*here, count, strategy.samples_group)
         batches[id(running_mean)] += 1
         share = 1 / batches[id(running_mean)]
         running_mean.lerp_(mean.to(running_mean.dtype), share)
         running_var.lerp_((variance * (total / (total - 1))).to(running_var.dtype), share)
-        factors = [None if each is None else each.to(mean.dtype) for each in (weight, bias)]
-        return normalize(input, mean, variance, *factors, False, 0.0, eps)
+        return normalized(call.input, mean, variance, call.weight, call.bias, call.eps)
 
     was_training = module.training
     module.eval()
     for layer in layers:
         layer.reset_running_stats()
-    with replaced(F, "batch_norm", batch_norm):
-        for batch, counts in strategy.training_batches():  # noqa: B007 (for `batch_norm`)
+    with computed_by(compute):
+        for batch, counts in strategy.training_batches():  # noqa: B007 (for `compute`)
             strategy.forward_only(batch)
     module.train(was_training)
     for layer in layers:

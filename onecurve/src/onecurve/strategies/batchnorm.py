@@ -9,8 +9,9 @@ fit. For each layer the ranks send two numbers per channel and a count in the fo
 numbers per channel in the backward pass.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,32 @@ ONE_VALUE = "Expected more than 1 value per channel when training, got one over 
 _of_torch: Any = F.batch_norm
 
 
+class Call(NamedTuple):
+    """The arguments of a call of `F.batch_norm`."""
+
+    input: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
+
+
+def computed_by(compute: Callable[[Call], Tensor | None]) -> AbstractContextManager[None]:
+    """Let a function compute BatchNorm within a context, but for calls of which it returns None."""
+    before: Any = F.batch_norm
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def batch_norm(*args: Any, **options: Any) -> Any:
+        call = Call(*args, **options)
+        output = compute(call)
+        return before(*call) if output is None else output
+
+    return replaced(F, "batch_norm", batch_norm)
+
+
 def synchronized(steps: "Steps", group: Group) -> AbstractContextManager[None]:
     """Let BatchNorm use the statistics of a group of ranks within a context.
 
@@ -38,29 +65,17 @@ def synchronized(steps: "Steps", group: Group) -> AbstractContextManager[None]:
     hooks may call a network on one rank alone.
     """
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def batch_norm(
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Any:
+    def compute(call: Call) -> Any:
         context = steps.current
         is_in_step = context is not None and (steps.is_running or is_in_backward())
-        if context is None or not is_in_step or not training:
-            return _of_torch(
-                input, running_mean, running_var, weight, bias, training, momentum, eps
-            )
+        if context is None or not is_in_step or not call.training:
+            return None
         # A rank without samples works on a row of another rank.
-        count = input.numel() // input.shape[1] if context.counts else 0
-        running = running_mean, running_var, momentum
-        return _Normalize.apply(input, weight, bias, eps, group, count, running)
+        count = call.input.numel() // call.input.shape[1] if context.counts else 0
+        running = call.running_mean, call.running_var, call.momentum
+        return _Normalize.apply(call.input, call.weight, call.bias, call.eps, group, count, running)
 
-    return replaced(F, "batch_norm", batch_norm)
+    return computed_by(compute)
 
 
 def is_exact(layer_sync: LayerSync | None, sizes: Sizes) -> bool:
@@ -124,8 +139,7 @@ class _Normalize(torch.autograd.Function):
                 kept.lerp_(new.to(kept.dtype), running[2])
         ctx.save_for_backward(input, weight, bias, mean, variance, total)
         ctx.options = eps, group, count
-        factors = [None if each is None else each.to(mean.dtype) for each in (weight, bias)]
-        return _of_torch(input, mean, variance, *factors, False, 0.0, eps)
+        return normalized(input, mean, variance, weight, bias, eps)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -157,6 +171,14 @@ class _Normalize(torch.autograd.Function):
                 of_input = through.add_(of_input).to(input.dtype)
         made = of_weight.to(weight.dtype) if needed[1] else None
         return of_input, made, of_bias.to(bias.dtype) if needed[2] else None, *[None] * 4
+
+
+def normalized(
+    input: Tensor, mean: Tensor, variance: Tensor, weight: Any, bias: Any, eps: float
+) -> Any:
+    """Normalize by these statistics, in their precision."""
+    factors = [None if each is None else each.to(mean.dtype) for each in (weight, bias)]
+    return _of_torch(input, mean, variance, *factors, False, 0.0, eps)
 
 
 def over_ranks(
