@@ -1,10 +1,13 @@
 """What a plan says: of published runs, of every mesh, and in one line where it can say nothing."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import Cli
+from small.task import Classification
 from torch import nn
 
 from onecurve import torch_versions
@@ -80,6 +83,37 @@ def test_a_plan(warm: Cli) -> None:
     large = warm("onecurve", "plan", *SMALL, *nodes).out
     assert "64 ranks (8 on each of 8 nodes)" in large
     assert "trainer.devices=8 trainer.num_nodes=8" in large
+
+
+class Weighted(Classification):
+    """Its loss computes with a buffer and a parameter of the task."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.register_buffer("class_weight", torch.ones(parts["num_classes"]))
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs / self.temperature, targets, self.get_buffer("class_weight"))
+
+
+def test_a_loss_computes_with_tensors_of_its_task(warm: Cli) -> None:
+    outcome = warm("onecurve", "plan", *SMALL, "task._target_=test_planner.Weighted")
+    assert "To train so: " in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("inputs", "length"),
+    [
+        (torch.zeros(2, 8, dtype=torch.long), 8),  # tokens
+        (torch.zeros(2, 8, 3), 8),  # vectors
+        (torch.zeros(2, 8), None),  # rows of a table
+        (torch.zeros(2, 3, 8, 8), None),  # images
+    ],
+)
+def test_what_has_positions(inputs: torch.Tensor, length: int | None) -> None:
+    network = Network({"only": nn.Identity()}, (inputs,), precision=Precision.named("32-true"))
+    assert network.length == length
 
 
 def test_a_plan_takes_schedules_that_this_torch_has(

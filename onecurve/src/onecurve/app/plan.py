@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from ..planner.network import ADAMW, Network, Precision, Request, StateSize
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import available
+from ..strategies.pipeline.remote import replace_tensors
 from ..strategies.prepare import prepared
 from ..strategies.tensor.plan import find_plan
 from .run import record
@@ -115,6 +117,7 @@ def _network_of(cfg: DictConfig) -> Network:
             f"task: {type(task).__name__} has no sequence of layers to plan with; hold the network "
             "as one nn.Sequential, or add a method layers() that returns its layers in order"
         )
+    _give_memory_beside(task, layers)
     inputs, targets = _examples(cfg, task)
     loss: Any = getattr(task, "loss", None)
     return Network(
@@ -138,6 +141,22 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
             # A constructor that reads values of its weights needs memory. If it fails for another
             # reason, this call shows the error.
             return build_task(cfg)
+
+
+def _give_memory_beside(task: LightningModule, layers: Mapping[str, nn.Module]) -> None:
+    """Give memory to the task's tensors in no layer: a loss computes with class weights, say."""
+    inside = {id(each) for layer in layers.values() for each in _tensors_of(layer)}
+    full: dict[Tensor, Tensor] = {}
+    for tensor in _tensors_of(task):
+        if tensor.is_meta and id(tensor) not in inside:
+            ones = torch.ones_like(tensor, device="cpu")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            full[tensor] = nn.Parameter(ones, tensor.requires_grad) if is_parameter else ones
+    replace_tensors(task.modules(), full)
+
+
+def _tensors_of(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:

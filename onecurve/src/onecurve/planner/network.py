@@ -105,10 +105,10 @@ class Network:
 
     @property
     def length(self) -> int | None:
-        """Positions of a sequence, where one dimension of all inputs may be that."""
-        lengths = {value.shape[1] for value in self.inputs if value.ndim in (2, 3)}
-        every = all(value.ndim in (2, 3) for value in self.inputs)
-        return int(lengths.pop()) if every and len(lengths) == 1 else None
+        """Positions of a sequence, where one dimension may be that; rows of numbers are a table."""
+        lengths = {value.shape[1:2] for value in self.inputs}
+        every = all(x.ndim == 3 or (x.ndim == 2 and not x.is_floating_point()) for x in self.inputs)
+        return int(lengths.pop()[0]) if every and len(lengths) == 1 else None
 
     @property
     def has_tensor_plan(self) -> bool:
