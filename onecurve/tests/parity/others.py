@@ -274,8 +274,13 @@ class FreezesInItsStep(Stranger):
 class PenaltyOnItsOwn(Scaled):
     """On what is in none of its parts."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts = nn.ParameterDict({"first": torch.zeros(WIDTH)})
+
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch, batch_idx) + 0.1 * self.scale.square().sum()
+        penalty = 0.1 * self.scale.square().sum() + (self.prompts["first"] - 1).square().sum()
+        return super().training_step(batch, batch_idx) + penalty
 
 
 class ByHand(Scaled):
@@ -552,20 +557,13 @@ class Recurrent(Stranger):
         return self.model(inputs, start)[0]
 
 
-class NormedByWeight(Stranger):
-    """Has a weight that is no parameter: it is computed from two at each call."""
+class ComputesItsWeights(Stranger):
+    """Has weights that are no parameters: each is computed at each call, of two, or of a mask."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             super().__init__(lambda: nn.Sequential(weight_norm(nn.Linear(WIDTH, WIDTH)), *pair()))
-
-
-class Pruned(Stranger):
-    """Has a weight that is computed from one with more numbers at each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        prune.l1_unstructured(self.model[0], "weight", 0.5)  # type: ignore[index, no-untyped-call]
+        prune.l1_unstructured(self.model[1], "weight", 0.5)  # type: ignore[index, no-untyped-call]
 
 
 class Gaussian(nn.Linear):
@@ -633,27 +631,6 @@ class Block(nn.Module):
 
 def blocks() -> nn.Module:
     return nn.Sequential(*(Block(Attention(), FeedForward()) for _ in range(4)))
-
-
-class AndItsInput(nn.Module):
-    """Makes of what comes in something that it adds to that."""
-
-    def forward(self, inputs: Tensor) -> Any:
-        made = super().forward(F.layer_norm(inputs, (WIDTH,)))
-        return inputs + (made[0] if isinstance(made, tuple) else made)
-
-
-class AttentionAndItsInput(AndItsInput, Attention):
-    """As many people write it, with the sum inside."""
-
-
-class FeedForwardAndItsInput(AndItsInput, FeedForward):
-    """As many people write it, with the sum inside."""
-
-
-def with_sums_inside() -> nn.Module:
-    first = nn.Linear(WIDTH, WIDTH)
-    return nn.Sequential(first, AttentionAndItsInput(), FeedForwardAndItsInput())
 
 
 class OfOneProjection(Stranger):
@@ -806,13 +783,6 @@ class Copies(Stranger):
         return deepcopy(self.model)(batch["inputs"])
 
 
-class PenalizedInPlace(Stranger):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        loss += self.model[0].weight.abs().sum()
-        return loss
-
-
 class UsesAWeight(Stranger):
     def outputs(self, batch: Any) -> Tensor:
         return super().outputs(batch) @ self.model[0].weight.T[:, :WIDTH]
@@ -889,15 +859,6 @@ class Normalized(Stranger):
         return self(batch["inputs"])
 
 
-class Prompted(Stranger):
-    def __init__(self) -> None:
-        super().__init__()
-        self.prompts = nn.ParameterDict({"first": torch.zeros(WIDTH)})
-
-    def outputs(self, batch: Any) -> Any:
-        return self.model(batch["inputs"] + self.prompts["first"])
-
-
 class CallsAlone(Stranger):
     def on_train_epoch_end(self) -> None:
         if self.trainer.is_global_zero:
@@ -919,16 +880,6 @@ class PenalizesNormalized(Normalized):
         inputs = batch["inputs"].clone().requires_grad_()
         (slope,) = torch.autograd.grad(self(inputs).sum(), inputs, create_graph=True)
         return slope.square().mean() + super().training_step(batch, batch_idx)
-
-
-class UsesSome(Scaled):
-    """Of its parameters, from the second step on."""
-
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = (
-            super().outputs(batch) if self.global_step == 0 else self.model(batch["inputs"])
-        )
-        return made
 
 
 class AbstractTask(ABC, Scaled):
@@ -960,14 +911,6 @@ class SetsWeights(Stranger):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.set_(torch.zeros_like(parameter))  # type: ignore[no-untyped-call]
-
-
-class DrawsParts(Stranger):
-    def on_train_start(self) -> None:
-        if self.trainer.global_step:
-            return
-        for part in self.model[2].weight.data.chunk(2):  # type: ignore[index, union-attr]
-            nn.init.orthogonal_(part)
 
 
 class PlacedBetween(nn.Module):
@@ -1118,32 +1061,6 @@ class Fused(Stranger):
         return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9, fused=True)
 
 
-def critics() -> nn.ModuleDict:
-    return nn.ModuleDict({"first": four(), "second": pair()})
-
-
-class Slopes(Stranger):
-    """A critic whose loss has its own gradient in it."""
-
-    def __init__(self) -> None:
-        super().__init__(critics)
-        self.automatic_optimization = False
-
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.model["first"](batch["inputs"])
-        return made + self.model["second"](batch["inputs"])
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        inputs = batch["inputs"].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(self.model["first"](inputs).sum(), inputs, create_graph=True)
-        loss = slope.square().mean() + F.mse_loss(self.outputs(batch), batch["labels"])
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        optimizer.step()
-        self.log("train", loss)
-
-
 class OwnSlopes(Stranger):
     """A network that is called again after its slopes, and theirs, were asked for."""
 
@@ -1156,14 +1073,20 @@ class OwnSlopes(Stranger):
 
 
 class OfABook(torch.optim.Optimizer):
-    """Expects a gradient for every parameter."""
+    """Expects a gradient for every parameter, whose state it makes before its first step."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["sum"] = torch.zeros_like(weight)
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 size = parameter.data.norm() / (1 + parameter.grad.norm())
-                parameter.data -= group["lr"] * size.item() * parameter.grad.data
+                sums = self.state[parameter]["sum"].add_(parameter.grad.data)
+                parameter.data -= group["lr"] * size.item() * sums
         return loss
 
 

@@ -699,20 +699,3 @@ class GoesBack(Small):
             self.first = deepcopy(self.state_dict())
         if hasattr(self, "first"):
             self.load_state_dict(self.first)
-
-
-class Prepared(torch.optim.Optimizer):
-    """Has the state of its parameters before its first step."""
-
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
-        for weight in self.param_groups[0]["params"]:
-            self.state[weight]["sum"] = torch.zeros_like(weight)
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        with torch.enable_grad():
-            loss = closure()
-        for weight in self.param_groups[0]["params"]:
-            weight.sub_(1e-3 * self.state[weight]["sum"].add_(weight.grad))
-        return loss

@@ -109,17 +109,12 @@ class NoiseInHooks(Plain):
         self._shake()
 
 
-class Thawed(Plain):
-    """All layers but the last are trained from the second epoch on, or only until then."""
-
-    is_frozen_first = True
+class FreezesByTurns(Plain):
+    """Its first layer is trained until the second epoch, all others but the last from then on."""
 
     def on_train_epoch_start(self) -> None:
-        self.net[:-1].requires_grad_(self.is_frozen_first == (self.current_epoch == 1))
-
-
-class FrozenLater(Thawed):
-    is_frozen_first = False
+        self.net[0].requires_grad_(self.current_epoch == 0)
+        self.net[1:-1].requires_grad_(self.current_epoch == 1)
 
 
 class Optimized(Plain):
@@ -149,17 +144,6 @@ class ClassWeighted(Plain):
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         weights = targets[:, :1].sigmoid()
         return (weights * (outputs - targets).square()).sum() / weights.sum()
-
-
-class Dictionary(Plain):
-    """Batches that are dictionaries, as is what a step returns; those of validation are pairs."""
-
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        is_pair = not isinstance(batch, dict)
-        return super().parts(batch) if is_pair else ((batch["x"],), batch["more"][0])
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return {"loss": super().training_step(batch, batch_idx)}
 
 
 class TwoLoaders(Plain):
@@ -264,7 +248,7 @@ class OfMeans(Plain):
 
 
 class OfDictionaries(WithoutValidation):
-    """A network that takes a dictionary."""
+    """Batches that are dictionaries, a network that takes and returns them, and so its steps."""
 
     def forward(self, inputs: Any) -> Any:
         return {"y": self.net(inputs["x"])}
@@ -274,6 +258,9 @@ class OfDictionaries(WithoutValidation):
 
     def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         return ({"x": batch["x"]},), batch["more"][0]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"loss": super().training_step(batch, batch_idx)}
 
 
 class Unused(Plain):
