@@ -489,7 +489,7 @@ OF_OTHERS = {
         pipeline=rejected("1 layers cannot make 2 stages"),
     ),
     "a convolution over positions": other(
-        others.OfNeighbours,
+        partial(others.Forwards, others.neighbours),
         **NO_LINEAR,
         **STAGED,
         context=differs(result.POSITIONS),

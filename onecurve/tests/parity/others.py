@@ -50,11 +50,13 @@ def pair() -> nn.Sequential:
 
 
 class Stranger(LightningModule):
-    """Calls its network by name, and has no `forward`."""
+    """Calls its network by name, and has no `forward`; others say what that network is."""
 
-    def __init__(self, network: Callable[[], nn.Module] = pair) -> None:
+    network: Callable[[], nn.Module] = staticmethod(pair)
+
+    def __init__(self, network: Callable[[], nn.Module] | None = None) -> None:
         super().__init__()
-        self.model = network()
+        self.model = (network or self.network)()
 
     def outputs(self, batch: Any) -> Any:
         return self.model(batch["inputs"])
@@ -84,10 +86,7 @@ class OfHuggingFace(nn.Module):
 
 
 class ByKeyword(Stranger):
-    """Hands its batch on as keywords, and returns the whole of what comes."""
-
-    def __init__(self) -> None:
-        super().__init__(OfHuggingFace)
+    network = OfHuggingFace
 
     def forward(self, **batch: Tensor) -> Any:
         return self.model(**batch)
@@ -101,9 +100,17 @@ class ByKeyword(Stranger):
         return found
 
 
-class OfABatch(Stranger):
-    """Its `forward` takes the batch as it is."""
+class Forwards(Stranger):
+    """Calls its network by `forward`."""
 
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs)
+
+    def outputs(self, batch: Any) -> Any:
+        return self(batch["inputs"])
+
+
+class OfABatch(Stranger):
     def forward(self, batch: Any) -> Any:
         return self.model(batch["inputs"])
 
@@ -142,8 +149,6 @@ class OfRows(Stranger):
 
 
 class Scaled(Stranger):
-    """A parameter of its own, used before its network is called and after it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.shift = (nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
@@ -168,22 +173,14 @@ class Tempered(nn.Module):
         return made * self.temperature.exp()
 
 
-class ScaledByANumber(Stranger):
+class ScaledLate(Stranger):
     def __init__(self) -> None:
         super().__init__(Tempered)
-        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.scale = nn.Parameter(torch.tensor(1.5), requires_grad=False)
+        self.size = nn.Parameter(torch.tensor(2), requires_grad=False)
 
     def outputs(self, batch: Any) -> Tensor:
         return super().outputs(batch) * self.scale
-
-
-class ScaledLate(ScaledByANumber):
-    """By numbers that are frozen at first; one of them stays so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale.requires_grad_(False)
-        self.size = nn.Parameter(torch.tensor(2), requires_grad=False)
 
     def on_train_batch_start(self, *_: Any) -> None:
         self.scale.requires_grad_(self.global_step > 1)
@@ -231,8 +228,6 @@ class CallsAMethod(Stranger):
 
 
 class CallsByName(Scaled):
-    """Its steps do not take a batch's number, and call `forward` by its name."""
-
     def __init__(self) -> None:
         super().__init__()
         self.model = Encodes()
@@ -248,18 +243,13 @@ class CallsByName(Scaled):
 
 
 class CallsParts(Stranger):
-    """Of a module that it never calls, and reads a weight of it."""
-
-    def __init__(self) -> None:
-        super().__init__(Encodes)
+    network = Encodes
 
     def outputs(self, batch: Any) -> Any:
         return self.model.layers(batch["inputs"]) + self.model.shift  # type: ignore[operator]
 
 
 class HasNoOptimizer(Stranger):
-    """As a memory bank has none."""
-
     def configure_optimizers(self) -> None:
         return None
 
@@ -272,8 +262,6 @@ class FreezesInItsStep(Stranger):
 
 
 class PenaltyOnItsOwn(Scaled):
-    """On what is in none of its parts."""
-
     def __init__(self) -> None:
         super().__init__()
         self.prompts = nn.ParameterDict({"first": torch.zeros(WIDTH)})
@@ -284,23 +272,16 @@ class PenaltyOnItsOwn(Scaled):
 
 
 class ByHand(Scaled):
-    """Starts its own backward pass, and a second one with a state like a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        loss = super().training_step(batch, batch_idx)
-        self.manual_backward(loss)
+        self.manual_backward(super().training_step(batch, batch_idx))
         optimizer.step()
 
 
 class BackwardByHand(ByHand):
-    """As code that comes from plain PyTorch has it, which asks no Trainer."""
-
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -400,11 +381,7 @@ class AdversariesOfPyTorch(Adversaries):
 
 
 class ClipsItself(Stranger):
-    """Clips in its own step, by what it has imported: all gradients, their largest, and a part."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer: Any = self.optimizers()
@@ -420,8 +397,6 @@ class ClipsItself(Stranger):
 
 
 class OfSomeInputs(ByHand):
-    """Asks for the gradients of some of its parameters."""
-
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         super().manual_backward(loss, inputs=list(self.model.parameters()))
 
@@ -459,13 +434,10 @@ class Centres(nn.Module):
 
 
 class Centred(Stranger):
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.Sequential(Centres(), *pair()))
+    network = staticmethod(lambda: nn.Sequential(Centres(), *pair()))
 
 
 class KeepsAQueue(Stranger):
-    """A buffer of a rank's own samples, from the second step on."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("queue", torch.zeros(WIDTH))
@@ -528,8 +500,6 @@ class Gathers(Stranger):
 
 
 class LogsErrors(Stranger):
-    """Calls a metric and logs it by step, as Lightning's documentation does."""
-
     def __init__(self, syncs: bool = False) -> None:
         super().__init__()
         self.error = MeanAbsoluteError(dist_sync_on_step=syncs).set_dtype(torch.float64)
@@ -548,8 +518,7 @@ class AddsNoise(Stranger):
 class Recurrent(Stranger):
     """Begins with a state that is made like a parameter."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.GRU(WIDTH, WIDTH, batch_first=True))
+    network = staticmethod(lambda: nn.GRU(WIDTH, WIDTH, batch_first=True))
 
     def outputs(self, batch: Any) -> Any:
         inputs = batch["inputs"]
@@ -578,8 +547,7 @@ RETURNS = {str(Gaussian): "mean"}
 class OfADistribution(Stranger):
     """What enters needs no gradient, and what is returned is no tensor."""
 
-    def __init__(self) -> None:
-        super().__init__(partial(Gaussian, WIDTH, WIDTH))
+    network = staticmethod(partial(Gaussian, WIDTH, WIDTH))
 
     def outputs(self, batch: Any) -> Any:
         return getattr(self.model(batch["inputs"]), RETURNS[str(type(self.model))])
@@ -605,19 +573,6 @@ class Attention(nn.Module):
         return {"": "heads"}
 
 
-class FeedForward(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
-        self.down_proj = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
-
-    def tensor_plan(self) -> dict[str, str]:
-        return {"": "colwise"}
-
-
 class Block(nn.Module):
     def __init__(self, attention: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
@@ -630,7 +585,7 @@ class Block(nn.Module):
 
 
 def blocks() -> nn.Module:
-    return nn.Sequential(*(Block(Attention(), FeedForward()) for _ in range(4)))
+    return nn.Sequential(*(Block(Attention(), pair()) for _ in range(4)))
 
 
 class OfOneProjection(Stranger):
@@ -667,9 +622,6 @@ class MaskedWithoutGradients(Masked):
 class Bounded(nn.Linear):
     """Has another tensor of weights each time that it is called."""
 
-    def __init__(self) -> None:
-        super().__init__(WIDTH, WIDTH)
-
     def forward(self, inputs: Tensor) -> Tensor:
         self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
         return super().forward(inputs)
@@ -679,7 +631,8 @@ class ChangesWeights(Stranger):
     """Its layers do, and its steps, with what is in no layer."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: nn.Sequential(Masked(), MaskedWithoutGradients(), Bounded()))
+        layers = Masked(), MaskedWithoutGradients(), Bounded(WIDTH, WIDTH)
+        super().__init__(lambda: nn.Sequential(*layers))
         self.scale = nn.Parameter(torch.ones(WIDTH))
 
     def outputs(self, batch: Any) -> Tensor:
@@ -688,8 +641,6 @@ class ChangesWeights(Stranger):
 
 
 class AssignsWeights(Stranger):
-    """Before each batch, with another tensor, as what bounds a norm or follows a teacher does."""
-
     def on_train_batch_start(self, *_: Any) -> None:
         for layer in (self.model[0], self.model[2]):  # type: ignore[index]
             layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
@@ -746,22 +697,12 @@ class Stacked(nn.Module):
 class Neighbours(nn.Conv1d):
     """Brings positions together that may lie in two pieces."""
 
-    def __init__(self) -> None:
-        super().__init__(WIDTH, WIDTH, 3, padding=1)
-
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs.transpose(1, 2)).transpose(1, 2)
 
 
-class OfNeighbours(Stranger):
-    def __init__(self) -> None:
-        super().__init__(Neighbours)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.model(inputs)
-
-    def outputs(self, batch: Any) -> Any:
-        return self(batch["inputs"])
+def neighbours() -> nn.Module:
+    return Neighbours(WIDTH, WIDTH, 3, padding=1)
 
 
 class Flattens(Attention):
@@ -845,7 +786,7 @@ class ScalesRows(Stranger):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Normalized(Stranger):
+class Normalized(Forwards):
     """Has statistics of the sums of samples."""
 
     def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm1d) -> None:
@@ -854,9 +795,6 @@ class Normalized(Stranger):
     def forward(self, inputs: Tensor) -> Tensor:
         made: Tensor = self.model(inputs.sum(1))
         return made[:, None].expand_as(inputs)
-
-    def outputs(self, batch: Any) -> Any:
-        return self(batch["inputs"])
 
 
 class CallsAlone(Stranger):
@@ -914,8 +852,6 @@ class SetsWeights(Stranger):
 
 
 class PlacedBetween(nn.Module):
-    """Adds positions after its first block, as YOLOS does."""
-
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH)) for _ in range(2))
@@ -961,8 +897,6 @@ class OwnLoader:
 
 
 class LoadsItself(Stranger):
-    """Makes its loader once the ranks exist."""
-
     def train_dataloader(self) -> Any:
         return OwnLoader(divides=True)
 
@@ -977,8 +911,6 @@ def full(task: Any) -> Any:
 
 
 class Drawn(Stranger):
-    """Draws its weights once training begins, and those of some rows again."""
-
     def on_train_start(self) -> None:
         for layer in self.model.modules():
             if isinstance(layer, nn.Linear) and not self.trainer.global_step:
@@ -995,8 +927,6 @@ class Drawn(Stranger):
 
 
 class DrawnFull(Drawn):
-    """Draws within the context that gives it full parameters."""
-
     def on_train_start(self) -> None:
         with self.context():
             super().on_train_start()
@@ -1012,8 +942,6 @@ class DrawnFull(Drawn):
 
 
 class Noise(Stranger):
-    """Adds noise to gradients."""
-
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter in self.parameters():
             assert parameter.grad is not None
@@ -1021,8 +949,6 @@ class Noise(Stranger):
 
 
 class ByFunctions(Stranger):
-    """Uses functions that PyTorch has for full tensors alone."""
-
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
             with full(self), torch.no_grad():
@@ -1035,8 +961,6 @@ class ByFunctions(Stranger):
 
 
 class ByNumbers(Stranger):
-    """Assigns gradients and weights, and reads norms as numbers."""
-
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradient: Any = self.model[0].weight.grad
         gradient.data = gradient.data * 0.5
@@ -1062,8 +986,6 @@ class Fused(Stranger):
 
 
 class OwnSlopes(Stranger):
-    """A network that is called again after its slopes, and theirs, were asked for."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs = batch["inputs"].clone().requires_grad_()
         made = self.model(inputs).square()
@@ -1120,8 +1042,6 @@ class Own(Stranger):
 
 
 class MadeEarly(Stranger):
-    """Is given its optimizer, as it was before the fit."""
-
     def __init__(self) -> None:
         super().__init__()
         self.early = torch.optim.AdamW(self.model.parameters(), 0.01)
@@ -1132,8 +1052,6 @@ class MadeEarly(Stranger):
 
 
 class Taught(Stranger):
-    """Learns from a network that it calls in inference mode."""
-
     def __init__(self) -> None:
         super().__init__()
         self.teacher = pair().requires_grad_(False)
@@ -1160,8 +1078,6 @@ class Halving:
 
 
 class Cached(nn.Module):
-    """Blocks that fill a cache."""
-
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(CachingBlock() for _ in range(2))
@@ -1183,8 +1099,6 @@ class CachingBlock(nn.Module):
 
 
 class Hooked(Stranger):
-    """Keeps what one of its layers makes, for its loss."""
-
     def __init__(self) -> None:
         super().__init__(four)
         self.kept: dict[str, Tensor] = {}

@@ -34,8 +34,6 @@ class LoggedLoss(Small):
 
 
 class TwoViews(LoggedLoss):
-    """Calls its network twice; the second time with what came of the first."""
-
     def of(self, batch: Any) -> Tensor:
         first = self.net(batch[0])
         second = self.net(batch[0] * first.mean(1, keepdim=True))
@@ -59,8 +57,6 @@ class OtherLoss(LoggedLoss):
 
 
 class Attacked(LoggedLoss):
-    """Trains on inputs that it has moved along their own gradients."""
-
     def of(self, batch: Any) -> Tensor:
         inputs = batch[0].clone().requires_grad_()
         (gradient,) = torch.autograd.grad(self.loss(self(inputs), batch[1]), inputs)
@@ -68,8 +64,6 @@ class Attacked(LoggedLoss):
 
 
 class Sloped(LoggedLoss):
-    """Asks for a gradient of its outputs."""
-
     def of(self, batch: Any) -> Tensor:
         outputs = self(batch[0])
         loss = self.loss(outputs, batch[1])
@@ -86,8 +80,6 @@ class OfAll(Small):
 
 
 class TwoBackwards(OptimizesByHand):
-    """Two backward passes over the same outputs."""
-
     def backward_passes(self, batch: Any) -> None:
         outputs = self(batch[0])
         for number in (0, 1):
@@ -97,8 +89,6 @@ class TwoBackwards(OptimizesByHand):
 
 
 class ParameterOutside(Small):
-    """Says what its layers are, and has a parameter beside them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.temperature = nn.Parameter(torch.ones(()))
@@ -111,15 +101,11 @@ class ParameterOutside(Small):
 
 
 class LayersOfAnother(Small):
-    """Makes a layer with parameters each time it is asked."""
-
     def layers(self) -> list[nn.Module]:
         return [*self.net, nn.Linear(2, 2)]
 
 
 class Noisy(Small):
-    """Does something between its layers, but only in training mode."""
-
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.net[:2](inputs)
         return self.net[2:](hidden + 0.1 * torch.randn_like(hidden) if self.training else hidden)
@@ -262,8 +248,6 @@ class Resized(nn.Module):
 
 
 class Remembering(Resized):
-    """Computes once what all of them add."""
-
     @staticmethod
     @cache
     def positions(number: int) -> Tensor:
@@ -274,8 +258,6 @@ class Remembering(Resized):
 
 
 class OfShapes(Small):
-    """Calls each of its blocks with a shape."""
-
     def __init__(self, block: type[nn.Module] = Resized) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(block() for _ in range(2))
@@ -363,16 +345,12 @@ class Named(Of):
 
 
 class Keyed(Named):
-    """Trains its blocks alone, which are in an nn.ModuleDict."""
-
     def __init__(self) -> None:
         super().__init__(KeyedEncoder)
         self.net.enter.requires_grad_(False)
 
 
 class Looks(Small):
-    """Looks at another network's outputs in each block, as a decoder does."""
-
     def network(self) -> nn.Module:
         return nn.Linear(6, 24)
 
@@ -390,8 +368,6 @@ class Looks(Small):
 
 
 class InItsStep(Looks, LoggedLoss):
-    """Has the loop in its step."""
-
     def of(self, batch: Any) -> Tensor:
         hidden = self.net(batch[0]).view(-1, 4, 6)
         for block in self.blocks:
@@ -413,8 +389,6 @@ class Passes(nn.Module):
 
 
 class Passing(Small):
-    """A first block makes what all others use."""
-
     def network(self) -> nn.Module:
         return nn.ModuleList(Passes(is_first=not number) for number in range(3))
 
@@ -450,8 +424,6 @@ MASK = torch.ones(4, 1)
 
 
 class Otherwise(Named):
-    """Calls its blocks in another way."""
-
     def __init__(self, way: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         net = self.net
@@ -545,8 +517,6 @@ class UNet(nn.Module):
 
 
 class OfTheTask(Small):
-    """The modules are the task's own, and its forward is what is split."""
-
     def __init__(self) -> None:
         super().__init__()
         self.encoder, self.decoder = Half(6, 6), Half(12, 6)
@@ -586,8 +556,6 @@ class Cnn(nn.Module):
 
 
 class Between(Small):
-    """Computes something between two modules."""
-
     def __init__(self, between: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         del self.net
@@ -618,15 +586,11 @@ def with_a_token(task: Any, hidden: Tensor) -> Tensor:
 
 
 class Clips(Small):
-    """Clips as Lightning's documentation shows it, harder from the second epoch on."""
-
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self.clip_gradients(optimizer, 0.1 if self.current_epoch else 0.2, "norm")
 
 
 class AsksTheStrategy(Small):
-    """Logs the norm of all gradients, and numbers that follow from all samples."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         sums = self.all_gather({"all": batch[1].sum()})["all"]
         self.log("sum", sums.sum(), batch_size=1)
@@ -643,15 +607,11 @@ def clamped(task: Any) -> None:
 
 
 class ChangesEach(Small):
-    """Asks for gradients that other ranks have, and changes each by itself."""
-
     def on_after_backward(self) -> None:
         clamped(self)
 
 
 class ChangesByHand(OptimizesByHand):
-    """The same in manual optimization, as gradient noise does."""
-
     def backward_passes(self, batch: Any) -> None:
         super().backward_passes(batch)
         clamped(self)
@@ -692,8 +652,6 @@ class WithTeacher(Small):
 
 
 class GoesBack(Small):
-    """Keeps a copy of its state, and starts an epoch from it."""
-
     def on_train_epoch_start(self) -> None:
         if self.trainer.global_step == 0:
             self.first = deepcopy(self.state_dict())

@@ -52,8 +52,6 @@ class WithoutValidation(Plain):
 
 
 class MetricInTraining(Plain):
-    """A metric, sums and extremes that are kept while training."""
-
     def __init__(self) -> None:
         super().__init__()
         self.mean = MeanMetric()
@@ -73,8 +71,6 @@ class MetricInTraining(Plain):
 
 
 class LogsEpochs(Plain):
-    """Logs means over epochs alone."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs, targets = batch
         loss = self.loss(self(inputs), targets)
@@ -83,8 +79,6 @@ class LogsEpochs(Plain):
 
 
 class Skips(Plain):
-    """Leaves a batch out."""
-
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
@@ -95,8 +89,6 @@ class Skips(Plain):
 
 
 class NoiseInHooks(Plain):
-    """Noise that is added to the weights, before a batch and before its step."""
-
     def _shake(self) -> None:
         with torch.no_grad():
             for parameter in self.parameters():
@@ -132,15 +124,11 @@ class Optimized(Plain):
 
 
 class Summed(Plain):
-    """A loss that is a sum over the samples."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return (outputs - targets).square().sum() * 0.01
 
 
 class ClassWeighted(Plain):
-    """A mean that counts by what the samples weigh."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         weights = targets[:, :1].sigmoid()
         return (weights * (outputs - targets).square()).sum() / weights.sum()
@@ -194,8 +182,6 @@ class LogsInHooks(Plain):
 
 
 class LogsToo(Callback):
-    """The same."""
-
     def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
         self.log("train", outputs["loss"], on_step=True, on_epoch=True)
 
@@ -237,8 +223,6 @@ class OfSequences(WithoutValidation):
 
 
 class OfMeans(Plain):
-    """A network of the mean of each sequence."""
-
     def prepare(self, batch: Any) -> Any:
         (sequences, lengths), targets = batch
         return sequences.sum(1) / lengths[:, None], targets
@@ -264,8 +248,6 @@ class OfDictionaries(WithoutValidation):
 
 
 class Unused(Plain):
-    """A layer that no step uses."""
-
     def __init__(self) -> None:
         super().__init__()
         self.net.add_module("more", nn.Linear(2, 2))
@@ -275,8 +257,6 @@ class Unused(Plain):
 
 
 class TimeMajor(WithoutValidation):
-    """A network whose batch is the second dimension."""
-
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.GRU(2, 2)  # type: ignore[assignment]
@@ -303,8 +283,6 @@ class Counting(Plain):
 
 
 class LogsSometimes(Plain):
-    """A value that is logged for some batches only."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if batch[1].max() > 12:
             self.log("train/large", batch[1].max())
@@ -312,8 +290,6 @@ class LogsSometimes(Plain):
 
 
 class ValidatesSometimes(Plain):
-    """A value that is logged for some batches of a validation only."""
-
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         if batch[1].max() > 9:
             self.log("val/large", batch[1].max())
@@ -321,8 +297,6 @@ class ValidatesSometimes(Plain):
 
 
 class NestedTargets(Plain):
-    """Targets in a tree of containers."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         if isinstance(targets, Tensor):
             return super().loss(outputs, targets)
@@ -331,8 +305,6 @@ class NestedTargets(Plain):
 
 
 class Padded(Plain):
-    """Sequences of different lengths: a mean over the tokens that are no padding."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, ignore_index=-1)
 
@@ -349,8 +321,6 @@ class PaddedWeighed(Padded):
 
 
 class PaddedCounted(PaddedWeighed):
-    """Logs by what counts over an epoch, too."""
-
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
         counted = int(self.weight(targets))
@@ -398,8 +368,6 @@ class ByChunks(Plain):
 
 
 class ClassWeightedSaid(ClassWeighted):
-    """Classes that weigh differently, from a batch that is a dictionary."""
-
     def prepare(self, batch: Any) -> Any:
         return batch["x"], {"y": batch["more"][0]}
 
@@ -460,16 +428,12 @@ class Contrastive(Plain):
 
 
 class ContrastiveOfAll(Contrastive):
-    """The same, with the samples of all ranks."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         strategy: Any = self.trainer.strategy
         return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
 
 
 class Sampling(Plain):
-    """Calls the network again and again: while it validates, and between epochs."""
-
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
         for _ in range(3):
@@ -485,8 +449,6 @@ class Sampling(Plain):
 
 
 class OnPlateau(Plain):
-    """Its rate falls where the validation says so."""
-
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
         waits = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
@@ -572,8 +534,6 @@ class Remembers(Plain):
 
 
 class Tied(Plain):
-    """Uses one weight in two layers, and has a parameter beside them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.net[4].weight = self.net[2].weight
@@ -621,8 +581,6 @@ class Spread(nn.Module):
 
 
 class UsesItsWeightTwice(nn.Module):
-    """A weight that is used twice."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.eye(WIDTH))
