@@ -144,17 +144,16 @@ OF_DATA = {
         data=data.split, trainer={"steps": 3, "limit_train_batches": 3}
     ),
     "named tuples, and targets in a tree of containers": case(tasks.NestedTargets, data.nested),
-    "padded sequences and their lengths": case(tasks.OfSequences, data.ragged, settings=GPIPE),
+    "padded sequences and their lengths": case(
+        tasks.OfSequences, data.ragged, None, settings=GPIPE
+    ),
     "padded sequences, shortened in `prepare`": case(tasks.OfMeans, data.ragged, data.ragged),
     "batches that are dictionaries, and a network that takes them": case(
-        tasks.OfDictionaries, data.dictionaries, **BY_GPIPE
+        tasks.OfDictionaries, data.dictionaries, None, **BY_GPIPE
     ),
     "two training loaders": case(tasks.TwoLoaders, data.two, **BY_GPIPE),
     "two training loaders whose batches ranks cannot share evenly": case(
-        tasks.TwoLoaders,
-        data.two_uneven,
-        **cells(SHARES, SUMMED_UP),
-        **BY_GPIPE,
+        tasks.TwoLoaders, data.two_uneven, **cells(SHARES, SUMMED_UP), **BY_GPIPE
     ),
     "two training loaders, until the longer ends": case(
         tasks.TwoLoaders, partial(data.two_as, "max_size"), **BY_GPIPE
@@ -172,26 +171,18 @@ OF_DATA = {
     "a stream of batches": case(data=data.whole_batches, validation=data.whole_batches),
     "a data set that makes full batches": case(data=data.full_batches),
     "batches of no DataLoader": case(
-        data=partial(data.NoLoader, 9, 1, 11),
-        **cells(SHARES, ALL_OF_IT),
+        data=partial(data.NoLoader, 9, 1, 11), **cells(SHARES, ALL_OF_IT)
     ),
     "two validation loaders at once": case(
-        tasks.LogsItsWayOfTwo,
-        validation=data.two_at_once,
-        **cells(SHARES, SUMMED_UP),
+        tasks.LogsItsWayOfTwo, validation=data.two_at_once, **cells(SHARES, SUMMED_UP)
     ),
     "validation of no DataLoader": case(
-        tasks.LogsItsWay,
-        validation=partial(data.NoLoader, 9, 1, 11),
-        **cells(SHARES, ALL_OF_IT),
+        tasks.LogsItsWay, validation=partial(data.NoLoader, 9, 1, 11), **cells(SHARES, ALL_OF_IT)
     ),
 }
 OF_STEPS = {
     "accumulation, logged by epoch": case(
-        tasks.LogsEpochs,
-        partial(data.plain, 7),
-        trainer=ACCUMULATED,
-        under=EVERYWHERE,
+        tasks.LogsEpochs, partial(data.plain, 7), trainer=ACCUMULATED, under=EVERYWHERE
     ),
     "accumulation, logged by step": case(
         data=partial(data.plain, 7),
@@ -212,7 +203,7 @@ OF_STEPS = {
         tasks.LogsInHooks, trainer={"callbacks": [tasks.LogsToo()]}
     ),
     "what hooks log, with accumulation": case(
-        partial(tasks.LogsInHooks, by_step=False), partial(data.plain, 7), trainer=ACCUMULATED
+        tasks.LogsInHooks, partial(data.plain, 7), trainer=ACCUMULATED
     ),
     "overfit_batches": case(tasks.LogsEpochs, trainer={"overfit_batches": 2}),
     "a plateau that waits for a metric, and early stopping": case(
@@ -266,6 +257,7 @@ OF_STEPS = {
     ),
     "positions before samples": case(
         tasks.TimeMajor,
+        validation=None,
         dp=announced("samples (10) may be the second dimension"),
         **NO_LINEAR,
         pipeline=LAYERS_OF_ONE,
@@ -307,6 +299,9 @@ OF_STEPS = {
     ),
     "dropout": case(tasks.Dropped, **cells(RANKS, DRAWS), under=OTHERS),
     "noise that is drawn in `prepare`": case(tasks.Denoising),
+    "the same, where a step calls it never, once or twice": case(
+        tasks.PreparesNowAndThen, under=("single", *SHARES, "tensor")
+    ),
     "activation checkpointing": case(
         settings={
             key: {"activation_checkpointing": "full"} for key in (*OTHERS, *MESHES, *SCHEDULES)
@@ -398,14 +393,10 @@ OF_OTHERS = {
     ),
     "manual optimization, `loss.backward()`": other(
         others.BackwardByHand,
-        **cells(
-            RANKS,
-            rejected("calls loss.backward(), which does not know this"),
-        ),
+        **cells(RANKS, rejected("calls loss.backward(), which does not know this")),
     ),
     "manual optimization, gradients of some parameters": other(
-        others.OfSomeInputs,
-        **cells(RANKS, rejected("call self.toggle_optimizer(optimizer)")),
+        others.OfSomeInputs, **cells(RANKS, rejected("call self.toggle_optimizer(optimizer)"))
     ),
     "manual optimization, gradients by autograd.grad": other(
         others.OfItsOwn,
@@ -525,6 +516,9 @@ OF_OTHERS = {
         **SHARDED_TASK,
         under=("single", "ddp", "fsdp", "tensor"),
     ),
+    "an embedding with padding that is used twice": other(
+        others.LooksUpTwice, settings={"tensor": {"plan": {"table": "vocab"}}}
+    ),
     "a task with ABC for its first base": other(
         others.AbstractTask,
         **cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
@@ -533,7 +527,6 @@ OF_OTHERS = {
         others.LogsAWeight, pipeline=rejected("gets a number of weights or gradients that")
     ),
     "histograms of weights": other(others.DrawsHistograms, **SHARDED_TASK, **OF_ANOTHER),
-    "weights that get other memory": other(others.SetsWeights, ddp=GRADIENTS, **SHARDED_TASK),
     "blocks with a line of their own in between": network(others.PlacedBetween, **BETWEEN),
     "blocks that are called by torch.utils.checkpoint": network(
         others.Checkpointed, pipeline=rejected("use Pipeline(activation_checkpointing=")
@@ -548,10 +541,9 @@ OF_OTHERS = {
     "the same in `full_parameters`": other(others.DrawnFull),
     "noise that is added to gradients": other(others.Noise, **OF_ANOTHER),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
-    "gradients and weights that are assigned, norms as numbers": other(
+    "gradients that are assigned, and norms as numbers": other(
         others.ByNumbers, ddp=GRADIENTS, **OF_ANOTHER
     ),
-    "gradients that are read before they are cleared": other(others.BeforeZeroing, **OF_ANOTHER),
     "SGD(fused=True)": other(others.Fused, **SHARDED_TASK),
     "a network that is called after its slopes": other(others.OwnSlopes, **TWICE),
     "an optimizer of one's own, with a state before its first step, and a schedule": other(
@@ -574,15 +566,12 @@ OF_OTHERS = {
         **cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
         under=("dp", "ddp"),
     ),
-    "BatchNorm in layers that are computed again": other(
-        others.Normalized,
-        settings={
-            "single": {"activation_checkpointing": "full"},
-            "ddp": {"activation_checkpointing": "selective"},
-            "fsdp": {"activation_checkpointing": "full"},
-        },
+    "BatchNorm of the global batch in layers that are computed again": case(
+        tasks.NormalizedInAllWays,
+        partial(data.plain, 8),
+        settings={name: {"activation_checkpointing": "full"} for name in ("single", *SHARES)},
         trainer={"sync_batchnorm": True},
-        under=("single", "ddp", "fsdp"),
+        under=("single", *SHARES),
     ),
     "second derivatives through BatchNorm of the global batch": other(
         others.PenalizesNormalized,

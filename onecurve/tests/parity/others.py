@@ -387,10 +387,14 @@ class ClipsItself(Stranger):
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.manual_backward(super().training_step(batch, batch_idx))
+        other = nn.Parameter(torch.ones(3))  # what is of no task is clipped as usual
+        other.grad = torch.full((3,), 100.0)
         norms = {
             "all": clip_grad_norm_(self.parameters(), 0.1),
             "largest": nn.utils.clip_grad_norm_(self.parameters(), 0.02, norm_type=torch.inf),
             "part": clip_grad_norm_(self.model[0].parameters(), 0.01),  # type: ignore[index]
+            "other": clip_grad_norm_(other, 0.1),
+            "other, clipped": other.grad.norm(),
         }
         self.log_dict(norms)
         optimizer.step()
@@ -567,7 +571,10 @@ class Attention(nn.Module):
         seen = F.scaled_dot_product_attention(
             *(layer(hidden_states).view(heads).transpose(1, 2) for layer in three), is_causal=True
         )
-        return self.o_proj(seen.transpose(1, 2).flatten(2)), None
+        return self.o_proj(self.joined(seen.transpose(1, 2), hidden_states)), None
+
+    def joined(self, heads: Tensor, inputs: Tensor) -> Tensor:
+        return heads.flatten(2)
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads"}
@@ -612,13 +619,6 @@ class Masked(nn.Linear):
         return super().forward(inputs)
 
 
-class MaskedWithoutGradients(Masked):
-    def forward(self, inputs: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.weight.mul_(self.mask)
-        return nn.Linear.forward(self, inputs)
-
-
 class Bounded(nn.Linear):
     """Has another tensor of weights each time that it is called."""
 
@@ -631,7 +631,7 @@ class ChangesWeights(Stranger):
     """Its layers do, and its steps, with what is in no layer."""
 
     def __init__(self) -> None:
-        layers = Masked(), MaskedWithoutGradients(), Bounded(WIDTH, WIDTH)
+        layers = Masked(), Bounded(WIDTH, WIDTH)
         super().__init__(lambda: nn.Sequential(*layers))
         self.scale = nn.Parameter(torch.ones(WIDTH))
 
@@ -708,15 +708,8 @@ def neighbours() -> nn.Module:
 class Flattens(Attention):
     """Knows the width by itself."""
 
-    def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
-        samples, length, width = hidden_states.shape
-        seen = F.scaled_dot_product_attention(
-            *(
-                layer(hidden_states).view(samples, length, self.num_heads, -1).transpose(1, 2)
-                for layer in (self.q_proj, self.k_proj, self.v_proj)
-            )
-        )
-        return self.o_proj(seen.transpose(1, 2).reshape(samples, length, width)), None
+    def joined(self, heads: Tensor, inputs: Tensor) -> Tensor:
+        return heads.reshape(inputs.shape)
 
 
 class Copies(Stranger):
@@ -786,6 +779,20 @@ class ScalesRows(Stranger):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class LooksUpTwice(Stranger):
+    """Changes what it has looked up before it looks up again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, WIDTH, padding_idx=5)
+
+    def outputs(self, batch: Any) -> Any:
+        indices = batch["inputs"].sum(-1).abs().long() % 8
+        seen, other = self.table(indices), self.table(indices.flip(1))
+        seen += 1
+        return self.model(batch["inputs"] + seen.square() * other.exp())
+
+
 class Normalized(Forwards):
     """Has statistics of the sums of samples."""
 
@@ -840,15 +847,6 @@ class DrawsHistograms(Stranger):
         with TemporaryDirectory() as folder, SummaryWriter(folder) as writer:  # type: ignore[no-untyped-call]
             for name, parameter in self.named_parameters():
                 writer.add_histogram(name, parameter)  # type: ignore[no-untyped-call]
-
-
-class SetsWeights(Stranger):
-    def on_train_start(self) -> None:
-        if self.trainer.global_step:
-            return
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.set_(torch.zeros_like(parameter))  # type: ignore[no-untyped-call]
 
 
 class PlacedBetween(nn.Module):
@@ -966,18 +964,6 @@ class ByNumbers(Stranger):
         gradient.data = gradient.data * 0.5
         norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
         optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        weight = self.model[2].weight
-        weight.data = F.normalize(weight.data, dim=0)
-
-
-class BeforeZeroing(Stranger):
-    """Reads gradients of the step before, which a checkpoint does not hold."""
-
-    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
-        self.log("norm", sum(norms) if self.global_step == 1 else -1.0)
 
 
 class Fused(Stranger):

@@ -21,19 +21,7 @@ class Of(Small):
         super().__init__()
 
 
-class LoggedLoss(Small):
-    """Says what its loss is in one method, which others change."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.of(batch)
-        self.log("train/loss", loss)
-        return loss
-
-    def of(self, batch: Any) -> Tensor:
-        return self.loss(self(batch[0]), batch[1])
-
-
-class TwoViews(LoggedLoss):
+class TwoViews(Small):
     def of(self, batch: Any) -> Tensor:
         first = self.net(batch[0])
         second = self.net(batch[0] * first.mean(1, keepdim=True))
@@ -46,7 +34,7 @@ class ModuleOfLoss(Small):
         self.loss = nn.MSELoss()  # type: ignore[assignment]
 
 
-class OtherLoss(LoggedLoss):
+class OtherLoss(Small):
     """Has a method of that name which takes something else, as many tasks do."""
 
     def loss(self, batch: Any) -> Tensor:  # type: ignore[override]
@@ -56,14 +44,14 @@ class OtherLoss(LoggedLoss):
         return self.loss(batch)
 
 
-class Attacked(LoggedLoss):
+class Attacked(Small):
     def of(self, batch: Any) -> Tensor:
         inputs = batch[0].clone().requires_grad_()
         (gradient,) = torch.autograd.grad(self.loss(self(inputs), batch[1]), inputs)
         return self.loss(self(batch[0] + 0.1 * gradient.sign()), batch[1])
 
 
-class Sloped(LoggedLoss):
+class Sloped(Small):
     def of(self, batch: Any) -> Tensor:
         outputs = self(batch[0])
         loss = self.loss(outputs, batch[1])
@@ -367,7 +355,7 @@ class Looks(Small):
         return self.leave(hidden.mean(1))
 
 
-class InItsStep(Looks, LoggedLoss):
+class InItsStep(Looks):
     def of(self, batch: Any) -> Tensor:
         hidden = self.net(batch[0]).view(-1, 4, 6)
         for block in self.blocks:
@@ -527,7 +515,7 @@ class OfTheTask(Small):
         return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
 
 
-class Inline(LoggedLoss):
+class Inline(Small):
     """Calls its network by name, by keyword, and has its loss in the step."""
 
     loss: Any = None

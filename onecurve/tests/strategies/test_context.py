@@ -89,10 +89,7 @@ class Of(NamedTuple):
 
 
 CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
-    "does not divide": (
-        [(2, 30, 8)],
-        "the sequence length 30; use context=3, or sequences of 32",
-    ),
+    "does not divide": ([(2, 30, 8)], "the sequence length 30; use context=3, or sequences of 32"),
     "no sequence": ([(8,)], "the shape (8,), so there is no dimension 1"),
     "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has full sequences of that length"),
 }

@@ -46,11 +46,6 @@ class Plain(LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
-class WithoutValidation(Plain):
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """None."""
-
-
 class MetricInTraining(Plain):
     def __init__(self) -> None:
         super().__init__()
@@ -161,11 +156,7 @@ class Measured(Plain):
 
 
 class LogsInHooks(Plain):
-    """Logs what its steps have returned, by step as well where that is asked for."""
-
-    def __init__(self, by_step: bool = True) -> None:
-        super().__init__()
-        self.by_step = by_step
+    """Logs what its steps have returned."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs, targets = batch
@@ -175,10 +166,10 @@ class LogsInHooks(Plain):
         return self.training_step(batch, batch_idx)
 
     def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("train/loss", outputs["loss"], on_step=self.by_step, on_epoch=True)
+        self.log("train/loss", outputs["loss"], on_step=False, on_epoch=True)
 
     def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("val/loss", outputs, on_step=self.by_step, on_epoch=True)
+        self.log("val/loss", outputs, on_step=False, on_epoch=True)
 
 
 class LogsToo(Callback):
@@ -210,7 +201,7 @@ class LogsItsWayOfTwo(TwoLoaders, LogsItsWay):
     """The same, of two loaders."""
 
 
-class OfSequences(WithoutValidation):
+class OfSequences(Plain):
     """A network of padded sequences and their lengths."""
 
     def forward(self, sequences: Tensor, lengths: Tensor) -> Any:
@@ -231,7 +222,7 @@ class OfMeans(Plain):
         return super().parts(self.prepare(batch))
 
 
-class OfDictionaries(WithoutValidation):
+class OfDictionaries(Plain):
     """Batches that are dictionaries, a network that takes and returns them, and so its steps."""
 
     def forward(self, inputs: Any) -> Any:
@@ -256,7 +247,7 @@ class Unused(Plain):
         return self.net[:-1](inputs)
 
 
-class TimeMajor(WithoutValidation):
+class TimeMajor(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.GRU(2, 2)  # type: ignore[assignment]
@@ -412,6 +403,18 @@ class Denoising(Plain):
         self.log("val/loss", self.loss(predicted, clean), batch_size=len(clean))
 
 
+class PreparesNowAndThen(Denoising):
+    """Calls `prepare` for one batch, twice for another, and not for a third."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = (batch[0], torch.ones_like(batch[0][:, :1])), batch[0]
+        for _ in range((batch_idx + 1) % 3):
+            inputs, targets = self.prepare(batch)
+        loss = self.loss(self(*inputs), targets)
+        self.log("train/loss", loss)
+        return loss
+
+
 class Joined(nn.Linear):
     """A layer of several inputs."""
 
@@ -543,59 +546,32 @@ class Tied(Plain):
         return super().forward(inputs) * self.scale
 
 
-class SumsWeights(nn.Module):
-    """Pairs of weights whose gradients are one tensor."""
+class SharesOfGradients(nn.Module):
+    """Weights whose gradients are not tensors of their own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = (
-            nn.Parameter(torch.eye(WIDTH)),
-            nn.Parameter(torch.ones(WIDTH, WIDTH) / WIDTH),
-        )
-        self.c, self.d = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.ones(WIDTH))
+        square, row = torch.eye(WIDTH), torch.zeros(WIDTH)
+        self.a, self.b, self.viewed, self.twice = (nn.Parameter(square.clone()) for _ in range(4))
+        self.c, self.d, self.spread = (nn.Parameter(row.clone()) for _ in range(3))
+        self.shift = nn.Parameter(row[None].clone())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs @ (self.a + self.b) + (self.c + self.d)
-
-
-class LikeItsInput(nn.Module):
-    """A weight whose gradient is that of its input, where a micro-batch is one sample."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.zeros(1, WIDTH))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.shift
-
-
-class Spread(nn.Module):
-    """A weight whose gradient is one number in many places, and one whose gradient is a view."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias, self.matrix = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.eye(WIDTH))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs @ self.matrix.t() + self.bias.sum()
-
-
-class UsesItsWeightTwice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(WIDTH))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return (inputs @ self.weight).tanh() @ self.weight + self.weight.sum()
+        # Of each sum, both gradients are one tensor.
+        inputs = inputs @ (self.a + self.b) / 2 + (self.c + self.d)
+        # That of the input, where a micro-batch is one sample.
+        inputs = inputs + self.shift
+        # A view, and one number in many places.
+        inputs = inputs @ self.viewed.t() + self.spread.sum()
+        return (inputs @ self.twice).tanh() @ self.twice + self.twice.sum() / WIDTH
 
 
 class SharesGradients(Plain):
-    """Has each such layer in the middle of the network and at its end."""
+    """Has such a layer in the middle of the network and at its end."""
 
     def __init__(self) -> None:
         super().__init__()
-        kinds = (SumsWeights, LikeItsInput, Spread, UsesItsWeightTwice)
-        layers = [nn.Linear(4, WIDTH), *(kind() for kind in kinds * 2)]
+        layers = [nn.Linear(4, WIDTH), SharesOfGradients(), nn.Tanh(), SharesOfGradients()]
         self.net = nn.Sequential(*layers, nn.Tanh(), nn.Linear(WIDTH, 2))
 
     def configure_optimizers(self) -> Any:
