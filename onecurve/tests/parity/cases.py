@@ -684,10 +684,8 @@ OF_STAGES = {
         stages.TwoViews, rejected("calls its network more than once; use Pipeline(schedule='gpipe'")
     ),
     "the same, schedule=gpipe": staged(stages.TwoViews, settings=GPIPE),
-    "a loss that is a module": staged(stages.ModuleOfLoss),
     "a method `loss` that takes something else": staged(stages.OtherLoss),
     "inputs moved along their own gradients": staged(stages.Attacked, ONE_BY_ONE),
-    "two backward passes over the same outputs": staged(stages.TwoBackwards),
     "a gradient of outputs in a step": staged(
         stages.Sloped, rejected("computes a gradient of its network's outputs")
     ),
@@ -700,10 +698,6 @@ OF_STAGES = {
     "layers that are made when they are asked for": staged(
         stages.LayersOfAnother,
         rejected("the layer layers()[5] of LayersOfAnother has parameters that are none"),
-    ),
-    "code between layers, in training alone": staged(stages.Noisy, ANOTHER_WAY),
-    "a weight that is used twice on a stage": stages_of(
-        stages.weight_used_twice, settings={"pipeline": {"balance": [4, 2]}}
     ),
     "weights and buffers with several names": staged(stages.Tied),
     "one layer without parameters between all others": staged(
@@ -734,8 +728,6 @@ OF_STAGES = {
     "blocks that look at another network": staged(
         stages.Looks, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
     ),
-    "blocks that are called in a step": staged(stages.InItsStep, ONE_BY_ONE),
-    "blocks that pass on what the first has made": staged(stages.Passing, ONE_BY_ONE),
     "an encoder and a decoder": staged(stages.BothStacks, ONE_BY_ONE),
     "blocks in a dictionary, trained alone": staged(stages.Keyed, ONE_BY_ONE),
     "every other block": blocks_called(stages.skips, "does not call them one after the other"),
@@ -756,7 +748,6 @@ OF_STAGES = {
         rejected("forward uses what passes between them, or skips some (let blocks return"),
     ),
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
-    "a U-Net that is called by name in a step": staged(stages.Inline, settings=SPLIT),
     "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
     "the network of PyTorch's MNIST example": stages_of(stages.Cnn, settings=SPLIT),
     "code between modules that branches on values": between(stages.branches),

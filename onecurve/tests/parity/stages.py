@@ -28,12 +28,6 @@ class TwoViews(Small):
         return (first - second).square().mean() + F.mse_loss(first, batch[1])
 
 
-class ModuleOfLoss(Small):
-    def __init__(self) -> None:
-        super().__init__()
-        self.loss = nn.MSELoss()  # type: ignore[assignment]
-
-
 class OtherLoss(Small):
     """Has a method of that name which takes something else, as many tasks do."""
 
@@ -67,15 +61,6 @@ class OfAll(Small):
         return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
 
 
-class TwoBackwards(OptimizesByHand):
-    def backward_passes(self, batch: Any) -> None:
-        outputs = self(batch[0])
-        for number in (0, 1):
-            loss = F.mse_loss(outputs[:, number], batch[1][:, number])
-            self.log(f"loss {number}", loss)
-            self.manual_backward(loss, retain_graph=not number)
-
-
 class ParameterOutside(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -93,20 +78,7 @@ class LayersOfAnother(Small):
         return [*self.net, nn.Linear(2, 2)]
 
 
-class Noisy(Small):
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.net[:2](inputs)
-        return self.net[2:](hidden + 0.1 * torch.randn_like(hidden) if self.training else hidden)
-
-
 # Layers.
-
-
-def weight_used_twice() -> nn.Module:
-    """On one stage."""
-    again = nn.Linear(6, 6)
-    layers = [again, nn.Tanh(), again, nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 2)]
-    return nn.Sequential(*layers)
 
 
 class TiedInside(nn.Module):
@@ -355,38 +327,6 @@ class Looks(Small):
         return self.leave(hidden.mean(1))
 
 
-class InItsStep(Looks):
-    def of(self, batch: Any) -> Tensor:
-        hidden = self.net(batch[0]).view(-1, 4, 6)
-        for block in self.blocks:
-            hidden = block(hidden, mask=torch.ones(4, 1))
-        return self.loss(self.leave(hidden.mean(1)), batch[1])
-
-
-class Passes(nn.Module):
-    """Returns what the next one is given, beside what they work on."""
-
-    def __init__(self, is_first: bool) -> None:
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-        self.bias = nn.Parameter(torch.ones(1, 4, 1)) if is_first else None
-
-    def forward(self, hidden: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        bias = self.bias * 2 if bias is None else bias
-        return (self.mix(hidden.transpose(1, 2)).transpose(1, 2) + bias).tanh(), bias, None
-
-
-class Passing(Small):
-    def network(self) -> nn.Module:
-        return nn.ModuleList(Passes(is_first=not number) for number in range(3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden, bias = torch.stack([inputs, inputs.cos(), inputs.sin(), -inputs], 1), None
-        for block in self.net:
-            hidden, bias, _ = block(hidden, bias)
-        return hidden.mean(1)[:, :2]
-
-
 class BothStacks(Small):
     """Has an encoder and a decoder, of which each rank holds a part."""
 
@@ -513,18 +453,6 @@ class OfTheTask(Small):
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.encoder(inputs)
         return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
-
-
-class Inline(Small):
-    """Calls its network by name, by keyword, and has its loss in the step."""
-
-    loss: Any = None
-
-    def network(self) -> nn.Module:
-        return UNet()
-
-    def of(self, batch: Any) -> Tensor:
-        return (self.net(x=batch[0]) - batch[1]).square().mean()
 
 
 class Cnn(nn.Module):
