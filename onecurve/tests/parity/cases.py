@@ -202,9 +202,6 @@ OF_STEPS = {
     "what hooks of a task and of callbacks log": case(
         tasks.LogsInHooks, trainer={"callbacks": [tasks.LogsToo()]}
     ),
-    "what hooks log, with accumulation": case(
-        tasks.LogsInHooks, partial(data.plain, 7), trainer=ACCUMULATED
-    ),
     "overfit_batches": case(tasks.LogsEpochs, trainer={"overfit_batches": 2}),
     "a plateau that waits for a metric, and early stopping": case(
         tasks.OnPlateau, trainer={"callbacks": [EarlyStopping("val/loss")]}
@@ -434,15 +431,8 @@ OF_OTHERS = {
         fsdp=differs(result.MEAN),
     ),
     "a buffer of a rank's own samples": other(others.KeepsAQueue, **cells(SHARES, BECAME)),
-    "manual optimization that returns no loss, a mean over all rows": other(
-        partial(others.ByHandOfNone, False),
-        **cells(SHARES, differs("a mean over something else")),
-        under=SHARES,
-    ),
-    "the same, rows that are kept in a list": other(
-        partial(others.ByHandOfNone, True),
-        **cells(SHARES, differs("what a step keeps")),
-        under=SHARES,
+    "manual optimization that returns no loss, rows that are kept in a list": other(
+        others.ByHandOfNone, **cells(SHARES, differs("what a step keeps")), under=SHARES
     ),
     "spectral_norm": network(
         others.Spectral,
@@ -470,7 +460,6 @@ OF_OTHERS = {
     "blocks of attention and feed-forward network": network(
         others.blocks, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
     ),
-    "attentions of one projection, in several orders": other(others.OfOneProjection),
     "an attention whose projection is stacked": network(
         others.Stacked, tensor=differs(result.PLAN), **STAGED
     ),

@@ -16,7 +16,6 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
-from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, prune, weight_norm
@@ -453,19 +452,17 @@ class KeepsAQueue(Stranger):
 
 
 class ByHandOfNone(Stranger):
-    """Manual optimization that returns no loss, as of adversaries: of a list, or of all rows."""
+    """Returns no loss, and weighs it by a row of the step before, as adversaries do."""
 
-    def __init__(self, keeps: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.keeps, self.pool = keeps, torch.zeros(0)
+        self.pool = torch.zeros(0)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         outputs, optimizer = self.outputs(batch), self.optimizers()
         loss = F.mse_loss(outputs, batch["labels"])
-        if not self.keeps:
-            loss = loss + outputs.mean() ** 2
-        elif len(self.pool):
+        if len(self.pool):
             loss = loss * (1 + self.pool.mean() ** 2)
         self.pool = outputs.detach()[:1]
         optimizer.zero_grad()
@@ -593,18 +590,6 @@ class Block(nn.Module):
 
 def blocks() -> nn.Module:
     return nn.Sequential(*(Block(Attention(), pair()) for _ in range(4)))
-
-
-class OfOneProjection(Stranger):
-    """Its attentions hold queries, keys and values in one weight each, of several orders."""
-
-    def __init__(self) -> None:
-        ends = partial(nn.Linear, WIDTH, 16), partial(nn.Linear, 16, WIDTH)
-        super().__init__(lambda: nn.Sequential(ends[0](), *fused()[:3], ends[1]()).double())
-
-    def configure_optimizers(self) -> Any:
-        # The bias of keys has no gradient but for rounding, by whose size AdamW divides.
-        return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-3)
 
 
 class Masked(nn.Linear):
