@@ -475,6 +475,16 @@ OF_OTHERS = {
         context=differs(result.POSITIONS),
         under=(*OTHERS, "context"),
     ),
+    "a mean over positions": other(
+        partial(others.Forwards, partial(others.Averages, others.WIDTH, others.WIDTH)),
+        context=rejected("positions, so it combines positions"),
+        under=("context",),
+    ),
+    "an attention mask that is made of a shard": other(
+        partial(others.Forwards, partial(others.MasksItself, others.WIDTH, others.WIDTH)),
+        context=rejected("an attention mask has the shape (3, 3), which fits a shard of the"),
+        under=("context",),
+    ),
     "layers that change their weights when they are called": other(
         others.ChangesWeights, **NO_LINEAR
     ),

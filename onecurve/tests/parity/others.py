@@ -686,6 +686,18 @@ class Neighbours(nn.Conv1d):
         return super().forward(inputs.transpose(1, 2)).transpose(1, 2)
 
 
+class Averages(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).mean(1, keepdim=True)
+
+
+class MasksItself(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        mask = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).tril()
+        heads = super().forward(inputs).unsqueeze(1)
+        return F.scaled_dot_product_attention(heads, heads, heads, mask).squeeze(1)
+
+
 def neighbours() -> nn.Module:
     return Neighbours(WIDTH, WIDTH, 3, padding=1)
 
