@@ -72,8 +72,8 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 
 def trainer_of(*callbacks: Callback, **options: Any) -> Trainer:
-    options = {"max_epochs": 4, "precision": "64-true", **options}
-    return quiet_trainer(onecurve.Single(), callbacks=list(callbacks), **options)
+    usual = {"strategy": onecurve.Single(), "max_epochs": 4, "precision": "64-true"}
+    return quiet_trainer(**{**usual, **options}, callbacks=list(callbacks))
 
 
 @pytest.mark.compares
@@ -202,10 +202,13 @@ class Saves(Callback):
         trainer.save_checkpoint(f"{trainer.current_epoch}.ckpt")
 
 
-def fitted(average: Callback, strategy: Any, resume: str | None = None) -> None:
+def fitted(
+    epochs: int, *callbacks: Callback, strategy: Any = None, resume: str | Path | None = None
+) -> Trainer:
     torch.manual_seed(0)
-    options: Any = {"max_epochs": 4, "precision": "64-true", "callbacks": [average, Saves()]}
-    quiet_trainer(strategy, **options).fit(Small(), data(), ckpt_path=resume)
+    trainer = trainer_of(*callbacks, max_epochs=epochs, strategy=strategy or onecurve.Single())
+    trainer.fit(Small(), data(), ckpt_path=resume)
+    return trainer
 
 
 def test_it_goes_on_with_the_average_of_lightnings(
@@ -213,12 +216,12 @@ def test_it_goes_on_with_the_average_of_lightnings(
 ) -> None:
     """Of that after two epochs, and of the ends of the other two."""
     monkeypatch.chdir(tmp_path)
-    fitted(Lightnings(0.1, 1), "auto")
+    fitted(4, Lightnings(0.1, 1), Saves(), strategy="auto")
     theirs = torch.load("1.ckpt", weights_only=False)
     state = theirs["callbacks"]["StochasticWeightAveraging"]
     count = state["n_averaged"]
     ours = onecurve.StochasticWeightAveraging("swa.ckpt", start=2)
-    fitted(ours, onecurve.Single(), resume="1.ckpt")
+    fitted(4, ours, Saves(), resume="1.ckpt")
     assert ours.average.count == count + 2 > 2
     ends = [weights(tmp_path / f"{epoch}.ckpt") for epoch in (2, 3)]
     for name, mean in weights(tmp_path / "swa.ckpt").items():
@@ -352,7 +355,7 @@ def climb(name: str, folder: Path) -> None:
         trainer.save_checkpoint(folder / f"{epochs}.ckpt")
 
 
-@pytest.mark.parametrize("name", ["single", "fsdp", "pipeline"])
+@pytest.mark.parametrize("name", one_of_a_kind(STRATEGIES, kept=["single", "fsdp"]))
 def test_averages_of_weights_in_16_bits_have_more(tmp_path: Path, name: str) -> None:
     if name == "single":
         climb(name, tmp_path)
@@ -372,12 +375,6 @@ def test_averages_of_weights_in_16_bits_have_more(tmp_path: Path, name: str) -> 
 def test_without_its_average_a_run_goes_on_from_the_weights_of_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fitted(epochs: int, *callbacks: Callback, resume: Path | None = None) -> Trainer:
-        trainer = quiet_trainer(onecurve.Single(), max_epochs=epochs, callbacks=list(callbacks))
-        torch.manual_seed(0)
-        trainer.fit(Small(), data(), ckpt_path=resume)
-        return trainer
-
     file = tmp_path / "one.ckpt"
     fitted(1, onecurve.ExponentialMovingAverage()).save_checkpoint(file)
     rest = fitted(2, resume=file).lightning_module.state_dict()

@@ -48,9 +48,13 @@ class Small(LightningModule):
         return nn.functional.mse_loss(outputs, targets)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        loss = self.loss(self(batch[0]), batch[1])
+        loss = self.of(batch)
         self.log("train/loss", loss)
         return loss
+
+    def of(self, batch: Any) -> Tensor:
+        """The loss of a step."""
+        return self.loss(self(batch[0]), batch[1])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)

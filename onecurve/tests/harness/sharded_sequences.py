@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import onecurve
-from onecurve.errors import UserError
 from onecurve.strategies.context_parallel import run_on_shards
 
 WIDTH, LENGTH = 16, 12
@@ -209,29 +208,9 @@ def in_a_tree() -> dict[str, Any]:
     }
 
 
-def refusals() -> dict[str, str]:
-    """What is said of networks that cannot work on pieces, by each rank alike."""
-    group()
-    found = {}
-    for name, layer in {
-        "mask": Masked(lambda inputs: some(inputs.shape[1], inputs.shape[1])),
-        "mean": Pooled(),
-    }.items():
-        try:
-            run_on_shards(layer, _hidden(), dist.group.WORLD)
-        except UserError as error:
-            found[name] = str(error)
-    return found
-
-
 def group() -> None:
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-
-
-class Pooled(nn.Module):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.mean(1)[..., :5]
 
 
 def _difference(make: Any, given: Any) -> dict[str, float]:

@@ -51,8 +51,10 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
 ALWAYS = ("single", "dp", "ddp", "fsdp", "tensor", "pipeline")
 MESHES = ("replicate x shard", "shard x tensor", "pipeline x shard")
 SCHEDULES = ("pipeline, interleaved", "pipeline, split backward")
+EVERYWHERE = (*ALWAYS, *MESHES, *SCHEDULES)
 OTHERS = tuple(name for name in ALWAYS if name != "dp")  # which splits at `forward` alone
 SHARES = ("ddp", "fsdp")
+RANKS = (*SHARES, "tensor", "pipeline")
 
 
 class Cell(NamedTuple):
@@ -110,11 +112,20 @@ class Case:
     under: tuple[str, ...] = ALWAYS
 
 
+def case(task: Callable[[], LightningModule] = tasks.Plain, *loaders: Any, **options: Any) -> Case:
+    """A row: `Case` with a keyword for each column whose curve is not just equal."""
+    told = {column: options.pop(column) for column in STRATEGIES if column in options}
+    return Case(task, *loaders, cells=told, **options)
+
+
 GPIPE = {"pipeline": {"schedule": "gpipe"}}
 BY_GPIPE = {"pipeline": announced("schedule=gpipe runs instead, which is as exact")}
 OTHER_LOSS = rejected(
     "was trained on, which is the mean of loss(outputs, targets) over micro-batches"
 )
+SUMMED_UP = announced("a mean over all samples is exact, a sum of the loaders'")
+ALL_OF_IT = announced("every rank computes every batch of NoLoader")
+GRADIENTS, DRAWS = differs(result.GRADIENTS), differs(result.DRAWS)
 OTHER_STREAM = rejected("yields different samples on some ranks")
 NO_LINEAR = {"tensor": rejected("it has no Linear layer, used once")}
 ONE_OPTIMIZER = cells(("fsdp", "tensor"), rejected(SHARDED))
@@ -126,252 +137,204 @@ LAYERS_OF_ONE = rejected("has no sequence of layers")
 ACCUMULATED = {"accumulate_grad_batches": 3}
 
 OF_DATA = {
-    "inputs and targets, the last batch smaller than the ranks": Case(
-        under=(*ALWAYS, *MESHES, *SCHEDULES)
-    ),
-    "a weighted sampler": Case(data=data.weighted),
-    "a sampler with replacement": Case(data=data.with_replacement),
-    "a batch sampler whose batches differ in size": Case(data=data.buckets),
-    "`seeded` augmentation, within an epoch": Case(
+    "inputs and targets, the last batch smaller than the ranks": case(under=EVERYWHERE),
+    "a weighted sampler": case(data=data.weighted),
+    "a batch sampler whose batches differ in size": case(data=data.buckets),
+    "`seeded` augmentation, within an epoch": case(
         data=data.split, trainer={"steps": 3, "limit_train_batches": 3}
     ),
-    "batches that are dictionaries": Case(tasks.Dictionary, data.dictionaries, cells=BY_GPIPE),
-    "targets in a tree of containers": Case(tasks.NestedTargets, data.nested),
-    "named tuples": Case(data=data.named_tuples),
-    "padded sequences and their lengths": Case(tasks.OfSequences, data.ragged, settings=GPIPE),
-    "padded sequences, shortened in `prepare`": Case(tasks.OfMeans, data.ragged, data.ragged),
-    "a network that takes a dictionary": Case(
-        tasks.OfDictionaries, data.dictionaries, cells=BY_GPIPE
+    "named tuples, and targets in a tree of containers": case(tasks.NestedTargets, data.nested),
+    "padded sequences and their lengths": case(
+        tasks.OfSequences, data.ragged, None, settings=GPIPE
     ),
-    "two training loaders": Case(tasks.TwoLoaders, data.two, cells=BY_GPIPE),
-    "two training loaders whose batches ranks cannot share evenly": Case(
-        tasks.TwoLoaders,
-        data.two_uneven,
-        cells={
-            **cells(SHARES, announced("a mean over all samples is exact, a sum of the loaders'")),
-            **BY_GPIPE,
-        },
+    "padded sequences, shortened in `prepare`": case(tasks.OfMeans, data.ragged, data.ragged),
+    "batches that are dictionaries, and a network that takes them": case(
+        tasks.OfDictionaries, data.dictionaries, None, **BY_GPIPE
     ),
-    "two training loaders, until the shorter ends": Case(
-        tasks.TwoLoaders, partial(data.two_as, "min_size"), cells=BY_GPIPE
+    "two training loaders": case(tasks.TwoLoaders, data.two, **BY_GPIPE),
+    "two training loaders whose batches ranks cannot share evenly": case(
+        tasks.TwoLoaders, data.two_uneven, **cells(SHARES, SUMMED_UP), **BY_GPIPE
     ),
-    "two training loaders, until the longer ends": Case(
-        tasks.TwoLoaders, partial(data.two_as, "max_size"), cells=BY_GPIPE
+    "two training loaders, until the longer ends": case(
+        tasks.TwoLoaders, partial(data.two_as, "max_size"), **BY_GPIPE
     ),
-    "a stream and a loader": Case(tasks.TwoLoaders, data.with_a_stream, cells=BY_GPIPE),
-    "several validation loaders, with a metric each": Case(tasks.Measured, validation=data.several),
-    "a stream of samples": Case(
-        data=data.stream, validation=data.stream, under=(*ALWAYS, *MESHES, *SCHEDULES)
+    "a stream and a loader": case(tasks.TwoLoaders, data.with_a_stream, **BY_GPIPE),
+    "several validation loaders, with a metric each": case(tasks.Measured, validation=data.several),
+    "a stream of samples": case(data=data.stream, validation=data.stream, under=EVERYWHERE),
+    "a stream that differs between ranks": case(
+        data=data.stream_of_rank, **cells(RANKS, OTHER_STREAM)
     ),
-    "a stream that differs between ranks": Case(
-        data=data.stream_of_rank, cells=cells((*SHARES, "tensor", "pipeline"), OTHER_STREAM)
-    ),
-    "a stream that shuffles and draws": Case(
+    "a stream that shuffles and draws": case(
         data=data.shuffled_stream, validation=data.shuffled_stream
     ),
-    "a stream without an end, with a state": Case(data=data.stateful_stream),
-    "a stream of batches": Case(data=data.whole_batches, validation=data.whole_batches),
-    "a data set that makes full batches": Case(data=data.full_batches),
-    "a data set that makes full batches, and a loader": Case(
-        tasks.TwoLoaders, data.full_batches_and_others, cells=BY_GPIPE
+    "a stream without an end, with a state": case(data=data.stateful_stream),
+    "a stream of batches": case(data=data.whole_batches, validation=data.whole_batches),
+    "a data set that makes full batches": case(data=data.full_batches),
+    "batches of no DataLoader": case(
+        data=partial(data.NoLoader, 9, 1, 11), **cells(SHARES, ALL_OF_IT)
     ),
-    "batches of no DataLoader": Case(
-        data=partial(data.NoLoader, 9, 1, 11),
-        cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
+    "two validation loaders at once": case(
+        tasks.LogsItsWayOfTwo, validation=data.two_at_once, **cells(SHARES, SUMMED_UP)
     ),
-    "two training loaders, the shorter again and again": Case(
-        tasks.TwoLoaders, partial(data.two_as, "max_size_cycle"), cells=BY_GPIPE
+    "validation of no DataLoader": case(
+        tasks.LogsItsWay, validation=partial(data.NoLoader, 9, 1, 11), **cells(SHARES, ALL_OF_IT)
     ),
-    "two validation loaders at once": Case(
-        tasks.LogsItsWayOfTwo,
-        validation=data.two_at_once,
-        cells=cells(SHARES, announced("a mean over all samples is exact, a sum of the loaders'")),
-    ),
-    "validation of no DataLoader": Case(
-        tasks.LogsItsWay,
-        validation=partial(data.NoLoader, 9, 1, 11),
-        cells=cells(SHARES, announced("every rank computes every batch of NoLoader")),
-    ),
-    "validation of a list of batches": Case(tasks.LogsItsWay, validation=data.list_of_batches),
 }
 OF_STEPS = {
-    "accumulation, logged by epoch": Case(
-        tasks.LogsEpochs,
-        partial(data.plain, 7),
-        trainer=ACCUMULATED,
-        under=(*ALWAYS, *MESHES, *SCHEDULES),
+    "accumulation, logged by epoch": case(
+        tasks.LogsEpochs, partial(data.plain, 7), trainer=ACCUMULATED, under=EVERYWHERE
     ),
-    "accumulation, logged by step": Case(
+    "accumulation, logged by step": case(
         data=partial(data.plain, 7),
         trainer=ACCUMULATED,
-        cells=cells(ALWAYS, differs(result.ACCUMULATED)),
+        **cells(ALWAYS, differs(result.ACCUMULATED)),
     ),
-    "a schedule of accumulation": Case(
+    "a schedule of accumulation": case(
         tasks.LogsEpochs,
         partial(data.plain, 7),
         trainer={"callbacks": [GradientAccumulationScheduler({0: 1, 1: 3})]},
     ),
-    "clipping by norm": Case(
-        trainer={"gradient_clip_val": 0.1}, under=(*ALWAYS, *MESHES, *SCHEDULES)
-    ),
-    "clipping by value": Case(
+    "clipping by norm": case(trainer={"gradient_clip_val": 0.1}, under=EVERYWHERE),
+    "clipping by value": case(
         trainer={"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}
     ),
-    "metrics, sums and extremes, logged while training": Case(tasks.MetricInTraining),
-    "what hooks of a task and of callbacks log": Case(
+    "metrics, sums and extremes, logged while training": case(tasks.MetricInTraining),
+    "what hooks of a task and of callbacks log": case(
         tasks.LogsInHooks, trainer={"callbacks": [tasks.LogsToo()]}
     ),
-    "what hooks log, with accumulation": Case(
-        partial(tasks.LogsInHooks, by_step=False), partial(data.plain, 7), trainer=ACCUMULATED
-    ),
-    "overfit_batches": Case(tasks.LogsEpochs, trainer={"overfit_batches": 2}),
-    "a plateau that waits for a metric, and early stopping": Case(
+    "overfit_batches": case(tasks.LogsEpochs, trainer={"overfit_batches": 2}),
+    "a plateau that waits for a metric, and early stopping": case(
         tasks.OnPlateau, trainer={"callbacks": [EarlyStopping("val/loss")]}
     ),
-    "an exponential average that is validated": Case(
+    "an exponential average that is validated": case(
         trainer={"callbacks": [onecurve.ExponentialMovingAverage(0.9)]}
     ),
-    "noise that hooks add to weights": Case(tasks.NoiseInHooks),
-    "layers that are thawed later": Case(tasks.Thawed),
-    "layers that are frozen later": Case(tasks.FrozenLater),
-    "every other optimizer of torch.optim": Case(
+    "noise that hooks add to weights": case(tasks.NoiseInHooks),
+    "layers that are thawed, and others that are frozen, later": case(tasks.FreezesByTurns),
+    "every other optimizer of torch.optim": case(
         tasks.ManyOptimizers,
-        cells={"pipeline": rejected("calls one without what the one before has returned")},
+        pipeline=rejected("calls one without what the one before has returned"),
     ),
-    "AdamW(fused=True)": Case(partial(tasks.Optimized, "AdamW")),
-    "Adafactor": Case(partial(tasks.Optimized, "Adafactor"), cells=ONE_OPTIMIZER),
-    "LBFGS": Case(
+    "AdamW(fused=True)": case(partial(tasks.Optimized, "AdamW")),
+    "Adafactor": case(partial(tasks.Optimized, "Adafactor"), **ONE_OPTIMIZER),
+    "LBFGS": case(
         partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
-        cells={
-            **ONE_OPTIMIZER,
-            "pipeline": rejected("LBFGS updates a parameter by the gradients of others"),
-        },
+        **ONE_OPTIMIZER,
+        pipeline=rejected("LBFGS updates a parameter by the gradients of others"),
     ),
-    "a sum over samples": Case(
-        tasks.Summed, cells={**cells(SHARES, differs(result.SUM)), "pipeline": OTHER_LOSS}
+    "a sum over samples": case(
+        tasks.Summed, **cells(SHARES, differs(result.SUM)), pipeline=OTHER_LOSS
     ),
-    "a mean by class weights": Case(tasks.ClassWeighted, cells={**NO_MEAN, "pipeline": OTHER_LOSS}),
-    "a mean by class weights, said by `weight`": Case(
+    "a mean by class weights": case(tasks.ClassWeighted, **NO_MEAN, pipeline=OTHER_LOSS),
+    "a mean by class weights, said by `weight`": case(
         tasks.ClassWeightedSaid, data.dictionaries, trainer={"limit_val_batches": 0}
     ),
-    "a mean over tokens without padding": Case(
-        tasks.Padded, data.tokens, None, cells={**NO_MEAN, "pipeline": OTHER_LOSS}
+    "a mean over tokens without padding": case(
+        tasks.Padded, data.tokens, None, **NO_MEAN, pipeline=OTHER_LOSS
     ),
-    "a mean over tokens without padding, said by `weight`": Case(
+    "a mean over tokens without padding, said by `weight`": case(
         tasks.PaddedWeighed, data.tokens, data.tokens
     ),
-    "the same, logged by tokens over an epoch": Case(
+    "the same, logged by tokens over an epoch": case(
         tasks.PaddedCounted, data.tokens, data.tokens, under=SHARES
     ),
-    "cross entropy by chunks": Case(
+    "cross entropy by chunks": case(
         tasks.ByChunks, settings=GPIPE, under=("single", "dp", *SHARES, "pipeline")
     ),
-    "negatives of the batch": Case(tasks.Contrastive, cells={**NO_MEAN, "pipeline": OTHER_LOSS}),
-    "negatives of the batch, by `all_samples`": Case(
+    "negatives of the batch": case(tasks.Contrastive, **NO_MEAN, pipeline=OTHER_LOSS),
+    "negatives of the batch, by `all_samples`": case(
         tasks.ContrastiveOfAll, settings=GPIPE, under=(*ALWAYS, *MESHES[:2])
     ),
-    "a layer that no step uses": Case(
-        tasks.Unused, cells={"ddp": SOME_PARAMETERS, "pipeline": ANOTHER_WAY}
+    "a layer that no step uses": case(tasks.Unused, ddp=SOME_PARAMETERS, pipeline=ANOTHER_WAY),
+    "a value that is logged for some batches": case(
+        tasks.LogsSometimes, data.validation, **ON_SOME
     ),
-    "a value that is logged for some batches": Case(
-        tasks.LogsSometimes, data.validation, cells=ON_SOME
+    "a value that is logged for some batches of validation": case(
+        tasks.ValidatesSometimes, **ON_SOME
     ),
-    "a value that is logged for some batches of validation": Case(
-        tasks.ValidatesSometimes, cells=ON_SOME
-    ),
-    "positions before samples": Case(
+    "positions before samples": case(
         tasks.TimeMajor,
-        cells={
-            "dp": announced("samples (10) may be the second dimension"),
-            **NO_LINEAR,
-            "pipeline": LAYERS_OF_ONE,
-        },
+        validation=None,
+        dp=announced("samples (10) may be the second dimension"),
+        **NO_LINEAR,
+        pipeline=LAYERS_OF_ONE,
     ),
-    "a buffer that counts the calls of a network": Case(
+    "a buffer that counts the calls of a network": case(
         tasks.Counting,
-        cells={
-            "dp": Cell("differs", "calls will differ from strategy=Single(), as forward changes"),
-            "pipeline": OTHER_LOSS,
-        },
+        dp=Cell("differs", "calls will differ from strategy=Single(), as forward changes"),
+        pipeline=OTHER_LOSS,
     ),
-    "BatchNorm, with statistics of the global batch": Case(
+    "BatchNorm, with statistics of the global batch": case(
         tasks.Normalized,
         partial(data.plain, 8),
         trainer={"sync_batchnorm": True},
-        cells=cells(("dp", "pipeline"), differs(result.BATCHNORM)),
+        **cells(("dp", "pipeline"), differs(result.BATCHNORM)),
     ),
-    "the same, where some ranks have no sample of the last batch": Case(
+    "the same, where some ranks have no sample of the last batch": case(
         tasks.NormalizedInAllWays,
         partial(data.plain, 19),
         trainer={"sync_batchnorm": True},
         under=("ddp", "fsdp", "replicate x shard"),
     ),
-    "the same, called by one rank alone": Case(
+    "the same, called by one rank alone": case(
         tasks.NormalizedInAllWays,
         partial(data.plain, 8),
         trainer={"sync_batchnorm": True, "callbacks": [tasks.CallsOnOneRank()]},
         under=("ddp",),
     ),
-    "the same, accumulated": Case(
+    "the same, accumulated": case(
         tasks.NormalizedInAllWays,
         partial(data.plain, 7),
         trainer={"sync_batchnorm": True, **ACCUMULATED},
         under=("ddp",),
     ),
-    "BatchNorm": Case(
+    "BatchNorm": case(
         tasks.Normalized,
         partial(data.plain, 8),
-        cells={
-            "dp": Cell("differs", "will differ from strategy=Single(), as BatchNorm computes them"),
-            **cells((*SHARES, "pipeline"), differs(result.BATCHNORM)),
-        },
+        dp=Cell("differs", "will differ from strategy=Single(), as BatchNorm computes them"),
+        **cells((*SHARES, "pipeline"), differs(result.BATCHNORM)),
     ),
-    "dropout": Case(
-        tasks.Dropped,
-        cells=cells((*SHARES, "tensor", "pipeline"), differs(result.DRAWS)),
-        under=OTHERS,
+    "dropout": case(tasks.Dropped, **cells(RANKS, DRAWS), under=OTHERS),
+    "noise that is drawn in `prepare`": case(tasks.Denoising),
+    "the same, where a step calls it never, once or twice": case(
+        tasks.PreparesNowAndThen, under=("single", *SHARES, "tensor")
     ),
-    "noise that is drawn in `prepare`": Case(tasks.Denoising),
-    "activation checkpointing": Case(
+    "activation checkpointing": case(
         settings={
             key: {"activation_checkpointing": "full"} for key in (*OTHERS, *MESHES, *SCHEDULES)
         },
         under=(*OTHERS, *MESHES, *SCHEDULES),
     ),
-    "layers of some classes, gathered once, on the CPU": Case(
+    "layers of some classes, gathered once, on the CPU": case(
         settings={
             "fsdp": {"wrap": ["Linear"], "reshard_after_forward": False, "cpu_offload": True}
         },
         under=("fsdp",),
     ),
-    "DDP without views of buckets, whose graph is static": Case(
+    "DDP without views of buckets, whose graph is static": case(
         settings={"ddp": {"static_graph": True, "gradient_as_bucket_view": False}}, under=("ddp",)
     ),
-    "weights whose gradients are one tensor, a view, or of several uses": Case(
+    "weights whose gradients are one tensor, a view, or of several uses": case(
         tasks.SharesGradients,
         settings={"pipeline": {"schedule": "interleaved_zero_bubble"}},
         under=OTHERS,
     ),
-    "the same, a sample in each micro-batch": Case(
+    "the same, a sample in each micro-batch": case(
         tasks.SharesGradients,
         partial(data.plain, 8),
         settings={"pipeline, split backward": {"microbatches": 8}},
         under=("pipeline, split backward",),
     ),
-    "tied weights, and a parameter of the task": Case(
+    "tied weights, and a parameter of the task": case(
         tasks.Tied,
-        cells={
-            "pipeline": rejected("share a parameter, but are on stages 0 and 1; give Pipeline(")
-        },
+        pipeline=rejected("share a parameter, but are on stages 0 and 1; give Pipeline("),
     ),
-    "calls of the network between epochs": Case(tasks.Sampling),
-    "what a step keeps in no checkpoint": Case(
+    "calls of the network between epochs": case(tasks.Sampling),
+    "what a step keeps in no checkpoint": case(
         tasks.Remembers,
-        cells={
-            **cells(ALWAYS, differs(result.RESUME)),
-            **cells(SHARES, differs(result.KEPT)),
-            "pipeline": OTHER_LOSS,
-        },
+        **cells(("single", "dp", "tensor"), differs(result.RESUME)),
+        **cells(SHARES, differs(result.KEPT)),
+        pipeline=OTHER_LOSS,
     ),
 }
 
@@ -379,7 +342,7 @@ OF_STEPS = {
 def other(task: Callable[[], LightningModule], **options: Any) -> Case:
     """A row of a task as others write it."""
     usual: dict[str, Any] = {"data": others.loaders, "validation": None, "under": OTHERS}
-    return Case(task, **{**usual, **options})
+    return case(task, **{**usual, **options})
 
 
 def network(make: Callable[[], Any], **options: Any) -> Case:
@@ -407,11 +370,11 @@ HOOKS = rejected("and 1 more have hooks (register_hook)")
 OF_OTHERS = {
     "a network that is called by its name, and no `forward`": other(
         others.Stranger,
-        cells={"dp": announced("does not call self(inputs), so one device computes the full")},
+        dp=announced("does not call self(inputs), so one device computes the full"),
         under=(*ALWAYS, *MESHES),
     ),
     "a batch as keywords, and a dictionary of loss and logits": other(others.ByKeyword),
-    "a batch of one's own class, in single precision": Case(
+    "a batch of one's own class, in single precision": case(
         others.OfRows, others.rows, others.rows, under=OTHERS
     ),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
@@ -421,36 +384,25 @@ OF_OTHERS = {
     "`forward` by its name, steps without a batch's number": other(others.CallsByName),
     "a part of a module that is never called": other(others.CallsParts, settings=FINER),
     "no optimizer": other(others.HasNoOptimizer),
-    "layers that are frozen in a step": other(
-        others.FreezesInItsStep, cells={"ddp": differs(result.GRADIENTS)}
+    "layers that are frozen in a step": other(others.FreezesInItsStep, ddp=GRADIENTS),
+    "a penalty on a parameter of the task itself, another in an nn.ParameterDict": other(
+        others.PenaltyOnItsOwn
     ),
-    "a penalty on a parameter of the task itself": other(others.PenaltyOnItsOwn),
-    "a parameter in an nn.ParameterDict": other(others.Prompted),
     "manual optimization, `loss.backward()`": other(
         others.BackwardByHand,
-        cells=cells(
-            ("ddp", "fsdp", "tensor", "pipeline"),
-            rejected("calls loss.backward(), which does not know this"),
-        ),
+        **cells(RANKS, rejected("calls loss.backward(), which does not know this")),
     ),
     "manual optimization, gradients of some parameters": other(
-        others.OfSomeInputs,
-        cells=cells(
-            ("ddp", "fsdp", "tensor", "pipeline"), rejected("call self.toggle_optimizer(optimizer)")
-        ),
+        others.OfSomeInputs, **cells(RANKS, rejected("call self.toggle_optimizer(optimizer)"))
     ),
     "manual optimization, gradients by autograd.grad": other(
         others.OfItsOwn,
-        cells={
-            **OF_LAYERS,
-            "ddp": differs(result.GRADIENTS),
-            "fsdp": rejected(SHARDED),
-            "tensor": rejected("calls loss.backward()"),
-        },
+        **OF_LAYERS,
+        ddp=GRADIENTS,
+        fsdp=rejected(SHARDED),
+        tensor=rejected("calls loss.backward()"),
     ),
-    "the same, averaged by `reduce`": other(
-        others.OfItsOwnAveraged, cells={**SHARDED_TASK, **OF_LAYERS}
-    ),
+    "the same, averaged by `reduce`": other(others.OfItsOwnAveraged, **SHARDED_TASK, **OF_LAYERS),
     "manual optimization, clipped by PyTorch's clip_grad_norm_": other(
         others.ClipsItself, under=(*OTHERS, *MESHES)
     ),
@@ -459,265 +411,220 @@ OF_OTHERS = {
     ),
     "a list that is made in on_train_epoch_start": other(
         others.LateList,
-        cells=cells(("single", "ddp"), differs(result.LATE_PARTS)),
+        **cells(("single", "ddp"), differs(result.LATE_PARTS)),
         under=("single", "ddp"),
     ),
     "a teacher that is made in on_fit_start": other(
         others.LateTeacher,
-        cells={
-            **cells(("single", "ddp"), differs(result.LATE_PARTS)),
-            **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
-            "pipeline": rejected("reads, draws or compares a weight"),
-        },
+        **cells(("single", "ddp"), differs(result.LATE_PARTS)),
+        **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
+        pipeline=rejected("reads, draws or compares a weight"),
     ),
     "a part that is frozen for a while in a step": other(
-        others.FrozenForAWhile, cells={"ddp": rejected("used only some of the parameters")}
+        others.FrozenForAWhile, ddp=SOME_PARAMETERS
     ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
         others.Centred,
-        cells={
-            **cells(("single", "tensor", "pipeline"), differs(result.RESUME)),
-            "ddp": differs(result.KEPT),
-            "fsdp": differs(result.MEAN),
-        },
+        **cells(("single", "tensor", "pipeline"), differs(result.RESUME)),
+        ddp=differs(result.KEPT),
+        fsdp=differs(result.MEAN),
     ),
-    "a buffer of a rank's own samples": other(others.KeepsAQueue, cells=cells(SHARES, BECAME)),
-    "manual optimization that returns no loss, a mean over all rows": other(
-        partial(others.ByHandOfNone, False),
-        cells=cells(SHARES, differs("a mean over something else")),
-        under=SHARES,
-    ),
-    "the same, rows that are kept in a list": other(
-        partial(others.ByHandOfNone, True),
-        cells=cells(SHARES, differs("what a step keeps")),
-        under=SHARES,
+    "a buffer of a rank's own samples": other(others.KeepsAQueue, **cells(SHARES, BECAME)),
+    "manual optimization that returns no loss, rows that are kept in a list": other(
+        others.ByHandOfNone, **cells(SHARES, differs("what a step keeps")), under=SHARES
     ),
     "spectral_norm": network(
         others.Spectral,
-        cells={"pipeline": differs("buffers that the network changes")},
+        pipeline=differs("buffers that the network changes"),
         settings={"pipeline": {"microbatches": 7}},
         under=("ddp", "fsdp", "pipeline"),
     ),
     "`all_gather` of rows, with gradients": other(
         partial(others.Gathers, others.gathered),
-        cells=cells(SHARES, rejected("all_gather: ranks pass tensors of different shapes")),
+        **cells(SHARES, rejected("all_gather: ranks pass tensors of different shapes")),
     ),
     "a metric object that is called and logged by step": other(
-        others.LogsErrors, cells=cells(SHARES, differs(result.LOGGED))
+        others.LogsErrors, **cells(SHARES, differs(result.LOGGED))
     ),
     "the same with dist_sync_on_step=True": other(partial(others.LogsErrors, syncs=True)),
     "metrics outside of modules, of an epoch, of a window": other(
-        others.Counts, cells=cells(SHARES, announced("running of a step is that of the first"))
+        others.Counts, **cells(SHARES, announced("running of a step is that of the first"))
     ),
-    "noise that is drawn in a step": other(
-        others.AddsNoise, cells=cells((*SHARES, "pipeline"), differs(result.DRAWS))
-    ),
+    "noise that is drawn in a step": other(others.AddsNoise, **cells((*SHARES, "pipeline"), DRAWS)),
     "a GRU that begins with a state of its own": other(
-        others.Recurrent, cells={**NO_LINEAR, "pipeline": LAYERS_OF_ONE}
+        others.Recurrent, **NO_LINEAR, pipeline=LAYERS_OF_ONE
     ),
-    "weight_norm": other(others.NormedByWeight),
-    "pruned weights": other(others.Pruned),
-    "a network that returns a distribution": other(
-        others.OfADistribution, cells={**NO_LINEAR, **STAGED}
-    ),
+    "weight_norm and pruned weights": other(others.ComputesItsWeights),
+    "a network that returns a distribution": other(others.OfADistribution, **NO_LINEAR, **STAGED),
     "blocks of attention and feed-forward network": network(
         others.blocks, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
     ),
-    "blocks with their sum inside": network(others.with_sums_inside),
-    "attentions of one projection, in several orders": other(others.OfOneProjection),
     "an attention whose projection is stacked": network(
-        others.Stacked, cells={"tensor": differs(result.PLAN), **STAGED}
+        others.Stacked, tensor=differs(result.PLAN), **STAGED
     ),
     "an attention that knows its width": network(
         others.one_block,
-        cells={
-            "tensor": rejected("holds only some of its heads or features"),
-            "pipeline": rejected("1 layers cannot make 2 stages"),
-        },
+        tensor=rejected("holds only some of its heads or features"),
+        pipeline=rejected("1 layers cannot make 2 stages"),
     ),
     "a convolution over positions": other(
-        others.OfNeighbours,
-        cells={**NO_LINEAR, **STAGED, "context": differs(result.POSITIONS)},
+        partial(others.Forwards, others.neighbours),
+        **NO_LINEAR,
+        **STAGED,
+        context=differs(result.POSITIONS),
         under=(*OTHERS, "context"),
     ),
+    "a mean over positions": other(
+        partial(others.Forwards, partial(others.Averages, others.WIDTH, others.WIDTH)),
+        context=rejected("positions, so it combines positions"),
+        under=("context",),
+    ),
+    "an attention mask that is made of a shard": other(
+        partial(others.Forwards, partial(others.MasksItself, others.WIDTH, others.WIDTH)),
+        context=rejected("an attention mask has the shape (3, 3), which fits a shard of the"),
+        under=("context",),
+    ),
     "layers that change their weights when they are called": other(
-        others.ChangesWeights, cells=NO_LINEAR
+        others.ChangesWeights, **NO_LINEAR
     ),
     "weights that are assigned before each batch": other(others.AssignsWeights),
     "a copy of a module in a step": other(
-        others.Copies,
-        cells={
-            **cells(("fsdp", "tensor"), rejected(SHARDED)),
-            **OF_LAYERS,
-        },
-    ),
-    "a penalty, added in place": other(
-        others.PenalizedInPlace, cells={**SHARDED_TASK, **OF_LAYERS}
+        others.Copies, **cells(("fsdp", "tensor"), rejected(SHARDED)), **OF_LAYERS
     ),
     "a weight that is used outside of its module": other(
-        others.UsesAWeight, cells={**SHARDED_TASK, **OF_ANOTHER}
+        others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER
     ),
     "Lightning's grad_norm, and numbers of gradients, in a hook": other(
-        others.LogsNorms, cells=OF_ANOTHER
+        others.LogsNorms, **OF_ANOTHER
     ),
     "Lightning's EMAWeightAveraging": other(
-        others.Averaged,
-        cells={**SHARDED_TASK, **OF_ANOTHER},
-        under=("fsdp", "tensor", "pipeline"),
+        others.Averaged, **SHARDED_TASK, **OF_ANOTHER, under=("fsdp", "tensor", "pipeline")
     ),
-    "a loss of slopes alone": other(
-        others.PenalizesSlopes, cells={"ddp": SOME_PARAMETERS, **TWICE}
-    ),
-    "Lightning's BaseFinetuning": other(
-        others.Unfreezes, cells={"tensor": rejected(SHARDED), **OF_ANOTHER}
-    ),
+    "a loss of slopes alone": other(others.PenalizesSlopes, ddp=SOME_PARAMETERS, **TWICE),
+    "Lightning's BaseFinetuning": other(others.Unfreezes, tensor=rejected(SHARDED), **OF_ANOTHER),
     "nn.Embedding(max_norm=...)": other(
-        others.ScalesRows, cells=cells(SHARES, rejected("scales the rows that it looks up"))
+        others.ScalesRows, **cells(SHARES, rejected("scales the rows that it looks up"))
     ),
     "nn.Embedding(scale_grad_by_freq=True)": other(
         partial(others.ScalesRows, scale_grad_by_freq=True),
-        cells=cells(
-            (*SHARES, "pipeline"), rejected("divides gradients by how often a batch looks up")
-        ),
+        **cells((*SHARES, "pipeline"), rejected("divides gradients by how often a batch looks up")),
     ),
     "nn.Embedding(sparse=True)": other(
         partial(others.ScalesRows, sparse=True),
-        cells=SHARDED_TASK,
+        **SHARDED_TASK,
         under=("single", "ddp", "fsdp", "tensor"),
     ),
-    "parameters of the task that only some steps use": other(
-        others.UsesSome, cells={"ddp": SOME_PARAMETERS}
+    "an embedding with padding that is used twice": other(
+        others.LooksUpTwice, settings={"tensor": {"plan": {"table": "vocab"}}}
     ),
     "a task with ABC for its first base": other(
         others.AbstractTask,
-        cells=cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
+        **cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
     ),
     "a weight that is logged": other(
-        others.LogsAWeight,
-        cells={"pipeline": rejected("gets a number of weights or gradients that")},
+        others.LogsAWeight, pipeline=rejected("gets a number of weights or gradients that")
     ),
-    "histograms of weights": other(others.DrawsHistograms, cells={**SHARDED_TASK, **OF_ANOTHER}),
-    "weights that get other memory": other(
-        others.SetsWeights, cells={"ddp": differs(result.GRADIENTS), **SHARDED_TASK}
-    ),
-    "rows of a weight that are drawn": other(
-        others.DrawsParts,
-        cells={**cells(("fsdp", "tensor"), rejected(IN_CONTEXT)), **OF_ANOTHER},
-    ),
-    "blocks with a line of their own in between": network(others.PlacedBetween, cells=BETWEEN),
+    "histograms of weights": other(others.DrawsHistograms, **SHARDED_TASK, **OF_ANOTHER),
+    "blocks with a line of their own in between": network(others.PlacedBetween, **BETWEEN),
     "blocks that are called by torch.utils.checkpoint": network(
-        others.Checkpointed, cells={"pipeline": rejected("use Pipeline(activation_checkpointing=")}
+        others.Checkpointed, pipeline=rejected("use Pipeline(activation_checkpointing=")
     ),
     "a batch that is skipped": other(
         others.SkipsABatch,
-        cells={
-            "single": announced("returned None, which skips a batch; if that is not meant"),
-            **cells(
-                (*SHARES, "tensor", "pipeline"), rejected("which skips a batch in one process")
-            ),
-        },
+        single=announced("returned None, which skips a batch; if that is not meant"),
+        **cells(RANKS, rejected("which skips a batch in one process")),
     ),
-    "hooks of parameters": other(
-        others.ClampsByHooks,
-        cells={"ddp": differs(result.GRADIENTS), "fsdp": HOOKS, "tensor": HOOKS},
-    ),
-    "weights that are drawn once training begins": other(others.Drawn, cells=OF_ANOTHER),
+    "hooks of parameters": other(others.ClampsByHooks, ddp=GRADIENTS, fsdp=HOOKS, tensor=HOOKS),
+    "weights that are drawn once training begins": other(others.Drawn, **OF_ANOTHER),
     "the same in `full_parameters`": other(others.DrawnFull),
-    "noise that is added to gradients": other(others.Noise, cells=OF_ANOTHER),
+    "noise that is added to gradients": other(others.Noise, **OF_ANOTHER),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
-    "gradients and weights that are assigned, norms as numbers": other(
-        others.ByNumbers, cells={"ddp": differs(result.GRADIENTS), **OF_ANOTHER}
+    "gradients that are assigned, and norms as numbers": other(
+        others.ByNumbers, ddp=GRADIENTS, **OF_ANOTHER
     ),
-    "gradients that are read before they are cleared": other(
-        others.BeforeZeroing, cells=OF_ANOTHER
+    "SGD(fused=True)": other(others.Fused, **SHARDED_TASK),
+    "a network that is called after its slopes": other(others.OwnSlopes, **TWICE),
+    "an optimizer of one's own, with a state before its first step, and a schedule": other(
+        others.Own, **OWN_OPTIMIZER
     ),
-    "SGD(fused=True)": other(others.Fused, cells=SHARDED_TASK),
-    "a gradient within the loss, by hand": other(others.Slopes, cells=BETWEEN),
-    "a network that is called after its slopes": other(others.OwnSlopes, cells=TWICE),
-    "an optimizer and a schedule of one's own": other(others.Own, cells=OWN_OPTIMIZER),
     "an optimizer of one's own, by the norm of all": other(
-        partial(others.Own, others.ByNorm),
-        cells={"pipeline": differs("is not one of torch.optim")},
+        partial(others.Own, others.ByNorm), pipeline=differs("is not one of torch.optim")
     ),
     "an optimizer that was made before the fit": other(others.MadeEarly),
     "a teacher in inference mode": other(others.Taught),
     "blocks that fill a cache": network(
-        others.Cached,
-        cells={"pipeline": rejected("calls one that changes what it is given, such as a cache")},
+        others.Cached, pipeline=rejected("calls one that changes what it is given, such as a cache")
     ),
     "a hook that keeps what a layer returns": other(
-        others.Hooked, cells={"pipeline": rejected("hooks of its layers (register_forward_hook)")}
+        others.Hooked, pipeline=rejected("hooks of its layers (register_forward_hook)")
     ),
     "BatchNorm, a sample of a rank": other(
         others.Normalized,
         data=partial(others.loaders, 3),
-        cells=cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
+        **cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
         under=("dp", "ddp"),
     ),
-    "BatchNorm in layers that are computed again": other(
-        others.Normalized,
-        settings={
-            "single": {"activation_checkpointing": "full"},
-            "ddp": {"activation_checkpointing": "selective"},
-            "fsdp": {"activation_checkpointing": "full"},
-        },
+    "BatchNorm of the global batch in layers that are computed again": case(
+        tasks.NormalizedInAllWays,
+        partial(data.plain, 8),
+        settings={name: {"activation_checkpointing": "full"} for name in ("single", *SHARES)},
         trainer={"sync_batchnorm": True},
-        under=("single", "ddp", "fsdp"),
+        under=("single", *SHARES),
     ),
     "second derivatives through BatchNorm of the global batch": other(
         others.PenalizesNormalized,
         trainer={"sync_batchnorm": True},
-        cells={"ddp": rejected("the loss has second derivatives through BatchNorm")},
+        ddp=rejected("the loss has second derivatives through BatchNorm"),
         under=("ddp",),
     ),
     "PyTorch's SyncBatchNorm": other(
         partial(others.Normalized, nn.SyncBatchNorm),
-        cells={"ddp": rejected("PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and")},
+        ddp=rejected("PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and"),
         under=("ddp",),
     ),
     "`reduce` of rows": other(
         partial(others.Gathers, others.reduced),
-        cells={"ddp": rejected("self.trainer.strategy.all_samples(tensor) gathers a row")},
+        ddp=rejected("self.trainer.strategy.all_samples(tensor) gathers a row"),
         under=("ddp",),
     ),
-    "a loader that divides samples among ranks": Case(
+    "a loader that divides samples among ranks": case(
         others.LoadsItself,
         None,
         None,
-        cells(("ddp", "tensor"), rejected("OwnLoader yields different samples on some ranks; let")),
+        **cells(
+            ("ddp", "tensor"), rejected("OwnLoader yields different samples on some ranks; let")
+        ),
         under=("ddp", "tensor"),
     ),
     "detect_anomaly=True": other(
         others.Stranger,
         trainer={"detect_anomaly": True},
-        cells={"tensor": rejected(SHARDED)},
+        tensor=rejected(SHARDED),
         under=("tensor",),
     ),
     "a network that one rank calls alone": other(
         others.CallsAlone,
-        cells={"fsdp": rejected("for another rank in on_train_epoch_end (others.py:")},
+        fsdp=rejected("for another rank in on_train_epoch_end (others.py:"),
         settings=OF_ONE_RANK,
         under=("fsdp",),
     ),
     "a network that ranks call unequally often": other(
         others.CallsSometimes,
-        cells={"fsdp": rejected("a part of CallsSometimes: call it as often on all")},
+        fsdp=rejected("a part of CallsSometimes: call it as often on all"),
         settings=OF_ONE_RANK,
         under=("fsdp",),
     ),
     "torch.func": other(
         others.Mapped,
-        cells={
-            "ddp": SOME_PARAMETERS,
-            "tensor": rejected(SHARDED),
-            "pipeline": failed("an autograd.Function with functorch transforms"),
-        },
+        ddp=SOME_PARAMETERS,
+        tensor=rejected(SHARDED),
+        pipeline=failed("an autograd.Function with functorch transforms"),
     ),
     "BatchNorm of the global batch, which is one sample in the end": other(
         others.Normalized,
         trainer={"sync_batchnorm": True, "steps": 10, "limit_train_batches": 5},
-        cells={"ddp": rejected("BatchNorm cannot compute statistics of one sample")},
+        ddp=rejected("BatchNorm cannot compute statistics of one sample"),
         under=("ddp",),
     ),
 }
@@ -747,9 +654,9 @@ OF_OTHERS |= {
 
 def staged(task: Callable[[], LightningModule], cell: Cell | None = None, **options: Any) -> Case:
     """A row of a task whose layers are cut into stages."""
-    under = options.pop("under", ("pipeline",))
-    given = cells(under, cell) if cell else {}
-    return Case(task, small_data, None, given, under=under, **options)
+    usual: dict[str, Any] = {"data": small_data, "validation": None, "under": ("pipeline",)}
+    options = {**usual, **options}
+    return case(task, **options, **(cells(options["under"], cell) if cell else {}))
 
 
 def stages_of(network: Callable[[], Any], cell: Cell | None = None, **options: Any) -> Case:
@@ -776,10 +683,8 @@ OF_STAGES = {
         stages.TwoViews, rejected("calls its network more than once; use Pipeline(schedule='gpipe'")
     ),
     "the same, schedule=gpipe": staged(stages.TwoViews, settings=GPIPE),
-    "a loss that is a module": staged(stages.ModuleOfLoss),
     "a method `loss` that takes something else": staged(stages.OtherLoss),
     "inputs moved along their own gradients": staged(stages.Attacked, ONE_BY_ONE),
-    "two backward passes over the same outputs": staged(stages.TwoBackwards),
     "a gradient of outputs in a step": staged(
         stages.Sloped, rejected("computes a gradient of its network's outputs")
     ),
@@ -793,10 +698,6 @@ OF_STAGES = {
         stages.LayersOfAnother,
         rejected("the layer layers()[5] of LayersOfAnother has parameters that are none"),
     ),
-    "code between layers, in training alone": staged(stages.Noisy, ANOTHER_WAY),
-    "a weight that is used twice on a stage": stages_of(
-        stages.weight_used_twice, settings={"pipeline": {"balance": [4, 2]}}
-    ),
     "weights and buffers with several names": staged(stages.Tied),
     "one layer without parameters between all others": staged(
         stages.OneActivation, under=("pipeline, split backward",)
@@ -807,9 +708,7 @@ OF_STAGES = {
     ),
     "a layer with a generator": stages_of(stages.one_generator),
     "BatchNorm, in micro-batches of at least two samples": stages_of(
-        stages.normalized,
-        differs(result.BATCHNORM),
-        settings={"pipeline": {"microbatches": 5}},
+        stages.normalized, differs(result.BATCHNORM), settings={"pipeline": {"microbatches": 5}}
     ),
     "layers that take something else, samples second": staged(stages.OfPositions, ONE_BY_ONE),
     "blocks that are called with a shape": staged(stages.OfShapes, ONE_BY_ONE),
@@ -828,8 +727,6 @@ OF_STAGES = {
     "blocks that look at another network": staged(
         stages.Looks, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
     ),
-    "blocks that are called in a step": staged(stages.InItsStep, ONE_BY_ONE),
-    "blocks that pass on what the first has made": staged(stages.Passing, ONE_BY_ONE),
     "an encoder and a decoder": staged(stages.BothStacks, ONE_BY_ONE),
     "blocks in a dictionary, trained alone": staged(stages.Keyed, ONE_BY_ONE),
     "every other block": blocks_called(stages.skips, "does not call them one after the other"),
@@ -850,7 +747,6 @@ OF_STAGES = {
         rejected("forward uses what passes between them, or skips some (let blocks return"),
     ),
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
-    "a U-Net that is called by name in a step": staged(stages.Inline, settings=SPLIT),
     "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
     "the network of PyTorch's MNIST example": stages_of(stages.Cnn, settings=SPLIT),
     "code between modules that branches on values": between(stages.branches),
@@ -873,9 +769,6 @@ OF_STAGES = {
         stages.WithTeacher, rejected("for an average of weights")
     ),
     "a state that is loaded again": staged(stages.GoesBack),
-    "an optimizer whose state is made before a step": other(
-        partial(others.Own, stages.Prepared), cells=OWN_OPTIMIZER, under=("pipeline",)
-    ),
 }
 SECTIONS = {
     "Data": OF_DATA,

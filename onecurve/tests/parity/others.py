@@ -16,7 +16,6 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
-from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, prune, weight_norm
@@ -50,11 +49,13 @@ def pair() -> nn.Sequential:
 
 
 class Stranger(LightningModule):
-    """Calls its network by name, and has no `forward`."""
+    """Calls its network by name, and has no `forward`; others say what that network is."""
 
-    def __init__(self, network: Callable[[], nn.Module] = pair) -> None:
+    network: Callable[[], nn.Module] = staticmethod(pair)
+
+    def __init__(self, network: Callable[[], nn.Module] | None = None) -> None:
         super().__init__()
-        self.model = network()
+        self.model = (network or self.network)()
 
     def outputs(self, batch: Any) -> Any:
         return self.model(batch["inputs"])
@@ -84,10 +85,7 @@ class OfHuggingFace(nn.Module):
 
 
 class ByKeyword(Stranger):
-    """Hands its batch on as keywords, and returns the whole of what comes."""
-
-    def __init__(self) -> None:
-        super().__init__(OfHuggingFace)
+    network = OfHuggingFace
 
     def forward(self, **batch: Tensor) -> Any:
         return self.model(**batch)
@@ -101,9 +99,17 @@ class ByKeyword(Stranger):
         return found
 
 
-class OfABatch(Stranger):
-    """Its `forward` takes the batch as it is."""
+class Forwards(Stranger):
+    """Calls its network by `forward`."""
 
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs)
+
+    def outputs(self, batch: Any) -> Any:
+        return self(batch["inputs"])
+
+
+class OfABatch(Stranger):
     def forward(self, batch: Any) -> Any:
         return self.model(batch["inputs"])
 
@@ -142,8 +148,6 @@ class OfRows(Stranger):
 
 
 class Scaled(Stranger):
-    """A parameter of its own, used before its network is called and after it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.shift = (nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
@@ -168,22 +172,14 @@ class Tempered(nn.Module):
         return made * self.temperature.exp()
 
 
-class ScaledByANumber(Stranger):
+class ScaledLate(Stranger):
     def __init__(self) -> None:
         super().__init__(Tempered)
-        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.scale = nn.Parameter(torch.tensor(1.5), requires_grad=False)
+        self.size = nn.Parameter(torch.tensor(2), requires_grad=False)
 
     def outputs(self, batch: Any) -> Tensor:
         return super().outputs(batch) * self.scale
-
-
-class ScaledLate(ScaledByANumber):
-    """By numbers that are frozen at first; one of them stays so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale.requires_grad_(False)
-        self.size = nn.Parameter(torch.tensor(2), requires_grad=False)
 
     def on_train_batch_start(self, *_: Any) -> None:
         self.scale.requires_grad_(self.global_step > 1)
@@ -231,8 +227,6 @@ class CallsAMethod(Stranger):
 
 
 class CallsByName(Scaled):
-    """Its steps do not take a batch's number, and call `forward` by its name."""
-
     def __init__(self) -> None:
         super().__init__()
         self.model = Encodes()
@@ -248,18 +242,13 @@ class CallsByName(Scaled):
 
 
 class CallsParts(Stranger):
-    """Of a module that it never calls, and reads a weight of it."""
-
-    def __init__(self) -> None:
-        super().__init__(Encodes)
+    network = Encodes
 
     def outputs(self, batch: Any) -> Any:
         return self.model.layers(batch["inputs"]) + self.model.shift  # type: ignore[operator]
 
 
 class HasNoOptimizer(Stranger):
-    """As a memory bank has none."""
-
     def configure_optimizers(self) -> None:
         return None
 
@@ -272,30 +261,26 @@ class FreezesInItsStep(Stranger):
 
 
 class PenaltyOnItsOwn(Scaled):
-    """On what is in none of its parts."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts = nn.ParameterDict({"first": torch.zeros(WIDTH)})
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch, batch_idx) + 0.1 * self.scale.square().sum()
+        penalty = 0.1 * self.scale.square().sum() + (self.prompts["first"] - 1).square().sum()
+        return super().training_step(batch, batch_idx) + penalty
 
 
 class ByHand(Scaled):
-    """Starts its own backward pass, and a second one with a state like a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        loss = super().training_step(batch, batch_idx)
-        self.manual_backward(loss)
+        self.manual_backward(super().training_step(batch, batch_idx))
         optimizer.step()
 
 
 class BackwardByHand(ByHand):
-    """As code that comes from plain PyTorch has it, which asks no Trainer."""
-
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -395,28 +380,26 @@ class AdversariesOfPyTorch(Adversaries):
 
 
 class ClipsItself(Stranger):
-    """Clips in its own step, by what it has imported: all gradients, their largest, and a part."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.manual_backward(super().training_step(batch, batch_idx))
+        other = nn.Parameter(torch.ones(3))  # what is of no task is clipped as usual
+        other.grad = torch.full((3,), 100.0)
         norms = {
             "all": clip_grad_norm_(self.parameters(), 0.1),
             "largest": nn.utils.clip_grad_norm_(self.parameters(), 0.02, norm_type=torch.inf),
             "part": clip_grad_norm_(self.model[0].parameters(), 0.01),  # type: ignore[index]
+            "other": clip_grad_norm_(other, 0.1),
+            "other, clipped": other.grad.norm(),
         }
         self.log_dict(norms)
         optimizer.step()
 
 
 class OfSomeInputs(ByHand):
-    """Asks for the gradients of some of its parameters."""
-
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         super().manual_backward(loss, inputs=list(self.model.parameters()))
 
@@ -454,13 +437,10 @@ class Centres(nn.Module):
 
 
 class Centred(Stranger):
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.Sequential(Centres(), *pair()))
+    network = staticmethod(lambda: nn.Sequential(Centres(), *pair()))
 
 
 class KeepsAQueue(Stranger):
-    """A buffer of a rank's own samples, from the second step on."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("queue", torch.zeros(WIDTH))
@@ -472,19 +452,17 @@ class KeepsAQueue(Stranger):
 
 
 class ByHandOfNone(Stranger):
-    """Manual optimization that returns no loss, as of adversaries: of a list, or of all rows."""
+    """Returns no loss, and weighs it by a row of the step before, as adversaries do."""
 
-    def __init__(self, keeps: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.keeps, self.pool = keeps, torch.zeros(0)
+        self.pool = torch.zeros(0)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         outputs, optimizer = self.outputs(batch), self.optimizers()
         loss = F.mse_loss(outputs, batch["labels"])
-        if not self.keeps:
-            loss = loss + outputs.mean() ** 2
-        elif len(self.pool):
+        if len(self.pool):
             loss = loss * (1 + self.pool.mean() ** 2)
         self.pool = outputs.detach()[:1]
         optimizer.zero_grad()
@@ -523,8 +501,6 @@ class Gathers(Stranger):
 
 
 class LogsErrors(Stranger):
-    """Calls a metric and logs it by step, as Lightning's documentation does."""
-
     def __init__(self, syncs: bool = False) -> None:
         super().__init__()
         self.error = MeanAbsoluteError(dist_sync_on_step=syncs).set_dtype(torch.float64)
@@ -543,8 +519,7 @@ class AddsNoise(Stranger):
 class Recurrent(Stranger):
     """Begins with a state that is made like a parameter."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.GRU(WIDTH, WIDTH, batch_first=True))
+    network = staticmethod(lambda: nn.GRU(WIDTH, WIDTH, batch_first=True))
 
     def outputs(self, batch: Any) -> Any:
         inputs = batch["inputs"]
@@ -552,20 +527,13 @@ class Recurrent(Stranger):
         return self.model(inputs, start)[0]
 
 
-class NormedByWeight(Stranger):
-    """Has a weight that is no parameter: it is computed from two at each call."""
+class ComputesItsWeights(Stranger):
+    """Has weights that are no parameters: each is computed at each call, of two, or of a mask."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             super().__init__(lambda: nn.Sequential(weight_norm(nn.Linear(WIDTH, WIDTH)), *pair()))
-
-
-class Pruned(Stranger):
-    """Has a weight that is computed from one with more numbers at each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        prune.l1_unstructured(self.model[0], "weight", 0.5)  # type: ignore[index, no-untyped-call]
+        prune.l1_unstructured(self.model[1], "weight", 0.5)  # type: ignore[index, no-untyped-call]
 
 
 class Gaussian(nn.Linear):
@@ -580,8 +548,7 @@ RETURNS = {str(Gaussian): "mean"}
 class OfADistribution(Stranger):
     """What enters needs no gradient, and what is returned is no tensor."""
 
-    def __init__(self) -> None:
-        super().__init__(partial(Gaussian, WIDTH, WIDTH))
+    network = staticmethod(partial(Gaussian, WIDTH, WIDTH))
 
     def outputs(self, batch: Any) -> Any:
         return getattr(self.model(batch["inputs"]), RETURNS[str(type(self.model))])
@@ -601,23 +568,13 @@ class Attention(nn.Module):
         seen = F.scaled_dot_product_attention(
             *(layer(hidden_states).view(heads).transpose(1, 2) for layer in three), is_causal=True
         )
-        return self.o_proj(seen.transpose(1, 2).flatten(2)), None
+        return self.o_proj(self.joined(seen.transpose(1, 2), hidden_states)), None
+
+    def joined(self, heads: Tensor, inputs: Tensor) -> Tensor:
+        return heads.flatten(2)
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads"}
-
-
-class FeedForward(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
-        self.down_proj = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
-
-    def tensor_plan(self) -> dict[str, str]:
-        return {"": "colwise"}
 
 
 class Block(nn.Module):
@@ -632,40 +589,7 @@ class Block(nn.Module):
 
 
 def blocks() -> nn.Module:
-    return nn.Sequential(*(Block(Attention(), FeedForward()) for _ in range(4)))
-
-
-class AndItsInput(nn.Module):
-    """Makes of what comes in something that it adds to that."""
-
-    def forward(self, inputs: Tensor) -> Any:
-        made = super().forward(F.layer_norm(inputs, (WIDTH,)))
-        return inputs + (made[0] if isinstance(made, tuple) else made)
-
-
-class AttentionAndItsInput(AndItsInput, Attention):
-    """As many people write it, with the sum inside."""
-
-
-class FeedForwardAndItsInput(AndItsInput, FeedForward):
-    """As many people write it, with the sum inside."""
-
-
-def with_sums_inside() -> nn.Module:
-    first = nn.Linear(WIDTH, WIDTH)
-    return nn.Sequential(first, AttentionAndItsInput(), FeedForwardAndItsInput())
-
-
-class OfOneProjection(Stranger):
-    """Its attentions hold queries, keys and values in one weight each, of several orders."""
-
-    def __init__(self) -> None:
-        ends = partial(nn.Linear, WIDTH, 16), partial(nn.Linear, 16, WIDTH)
-        super().__init__(lambda: nn.Sequential(ends[0](), *fused()[:3], ends[1]()).double())
-
-    def configure_optimizers(self) -> Any:
-        # The bias of keys has no gradient but for rounding, by whose size AdamW divides.
-        return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-3)
+    return nn.Sequential(*(Block(Attention(), pair()) for _ in range(4)))
 
 
 class Masked(nn.Linear):
@@ -680,18 +604,8 @@ class Masked(nn.Linear):
         return super().forward(inputs)
 
 
-class MaskedWithoutGradients(Masked):
-    def forward(self, inputs: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.weight.mul_(self.mask)
-        return nn.Linear.forward(self, inputs)
-
-
 class Bounded(nn.Linear):
     """Has another tensor of weights each time that it is called."""
-
-    def __init__(self) -> None:
-        super().__init__(WIDTH, WIDTH)
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
@@ -702,7 +616,8 @@ class ChangesWeights(Stranger):
     """Its layers do, and its steps, with what is in no layer."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: nn.Sequential(Masked(), MaskedWithoutGradients(), Bounded()))
+        layers = Masked(), Bounded(WIDTH, WIDTH)
+        super().__init__(lambda: nn.Sequential(*layers))
         self.scale = nn.Parameter(torch.ones(WIDTH))
 
     def outputs(self, batch: Any) -> Tensor:
@@ -711,8 +626,6 @@ class ChangesWeights(Stranger):
 
 
 class AssignsWeights(Stranger):
-    """Before each batch, with another tensor, as what bounds a norm or follows a teacher does."""
-
     def on_train_batch_start(self, *_: Any) -> None:
         for layer in (self.model[0], self.model[2]):  # type: ignore[index]
             layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
@@ -769,48 +682,36 @@ class Stacked(nn.Module):
 class Neighbours(nn.Conv1d):
     """Brings positions together that may lie in two pieces."""
 
-    def __init__(self) -> None:
-        super().__init__(WIDTH, WIDTH, 3, padding=1)
-
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs.transpose(1, 2)).transpose(1, 2)
 
 
-class OfNeighbours(Stranger):
-    def __init__(self) -> None:
-        super().__init__(Neighbours)
+class Averages(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).mean(1, keepdim=True)
 
-    def forward(self, inputs: Tensor) -> Any:
-        return self.model(inputs)
 
-    def outputs(self, batch: Any) -> Any:
-        return self(batch["inputs"])
+class MasksItself(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        mask = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).tril()
+        heads = super().forward(inputs).unsqueeze(1)
+        return F.scaled_dot_product_attention(heads, heads, heads, mask).squeeze(1)
+
+
+def neighbours() -> nn.Module:
+    return Neighbours(WIDTH, WIDTH, 3, padding=1)
 
 
 class Flattens(Attention):
     """Knows the width by itself."""
 
-    def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
-        samples, length, width = hidden_states.shape
-        seen = F.scaled_dot_product_attention(
-            *(
-                layer(hidden_states).view(samples, length, self.num_heads, -1).transpose(1, 2)
-                for layer in (self.q_proj, self.k_proj, self.v_proj)
-            )
-        )
-        return self.o_proj(seen.transpose(1, 2).reshape(samples, length, width)), None
+    def joined(self, heads: Tensor, inputs: Tensor) -> Tensor:
+        return heads.reshape(inputs.shape)
 
 
 class Copies(Stranger):
     def outputs(self, batch: Any) -> Any:
         return deepcopy(self.model)(batch["inputs"])
-
-
-class PenalizedInPlace(Stranger):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        loss += self.model[0].weight.abs().sum()
-        return loss
 
 
 class UsesAWeight(Stranger):
@@ -875,7 +776,21 @@ class ScalesRows(Stranger):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Normalized(Stranger):
+class LooksUpTwice(Stranger):
+    """Changes what it has looked up before it looks up again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, WIDTH, padding_idx=5)
+
+    def outputs(self, batch: Any) -> Any:
+        indices = batch["inputs"].sum(-1).abs().long() % 8
+        seen, other = self.table(indices), self.table(indices.flip(1))
+        seen += 1
+        return self.model(batch["inputs"] + seen.square() * other.exp())
+
+
+class Normalized(Forwards):
     """Has statistics of the sums of samples."""
 
     def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm1d) -> None:
@@ -884,18 +799,6 @@ class Normalized(Stranger):
     def forward(self, inputs: Tensor) -> Tensor:
         made: Tensor = self.model(inputs.sum(1))
         return made[:, None].expand_as(inputs)
-
-    def outputs(self, batch: Any) -> Any:
-        return self(batch["inputs"])
-
-
-class Prompted(Stranger):
-    def __init__(self) -> None:
-        super().__init__()
-        self.prompts = nn.ParameterDict({"first": torch.zeros(WIDTH)})
-
-    def outputs(self, batch: Any) -> Any:
-        return self.model(batch["inputs"] + self.prompts["first"])
 
 
 class CallsAlone(Stranger):
@@ -921,16 +824,6 @@ class PenalizesNormalized(Normalized):
         return slope.square().mean() + super().training_step(batch, batch_idx)
 
 
-class UsesSome(Scaled):
-    """Of its parameters, from the second step on."""
-
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = (
-            super().outputs(batch) if self.global_step == 0 else self.model(batch["inputs"])
-        )
-        return made
-
-
 class AbstractTask(ABC, Scaled):
     """Has parameters of its own, which the whole is to gather."""
 
@@ -953,26 +846,7 @@ class DrawsHistograms(Stranger):
                 writer.add_histogram(name, parameter)  # type: ignore[no-untyped-call]
 
 
-class SetsWeights(Stranger):
-    def on_train_start(self) -> None:
-        if self.trainer.global_step:
-            return
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.set_(torch.zeros_like(parameter))  # type: ignore[no-untyped-call]
-
-
-class DrawsParts(Stranger):
-    def on_train_start(self) -> None:
-        if self.trainer.global_step:
-            return
-        for part in self.model[2].weight.data.chunk(2):  # type: ignore[index, union-attr]
-            nn.init.orthogonal_(part)
-
-
 class PlacedBetween(nn.Module):
-    """Adds positions after its first block, as YOLOS does."""
-
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH)) for _ in range(2))
@@ -1018,8 +892,6 @@ class OwnLoader:
 
 
 class LoadsItself(Stranger):
-    """Makes its loader once the ranks exist."""
-
     def train_dataloader(self) -> Any:
         return OwnLoader(divides=True)
 
@@ -1034,8 +906,6 @@ def full(task: Any) -> Any:
 
 
 class Drawn(Stranger):
-    """Draws its weights once training begins, and those of some rows again."""
-
     def on_train_start(self) -> None:
         for layer in self.model.modules():
             if isinstance(layer, nn.Linear) and not self.trainer.global_step:
@@ -1052,8 +922,6 @@ class Drawn(Stranger):
 
 
 class DrawnFull(Drawn):
-    """Draws within the context that gives it full parameters."""
-
     def on_train_start(self) -> None:
         with self.context():
             super().on_train_start()
@@ -1069,8 +937,6 @@ class DrawnFull(Drawn):
 
 
 class Noise(Stranger):
-    """Adds noise to gradients."""
-
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter in self.parameters():
             assert parameter.grad is not None
@@ -1078,8 +944,6 @@ class Noise(Stranger):
 
 
 class ByFunctions(Stranger):
-    """Uses functions that PyTorch has for full tensors alone."""
-
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
             with full(self), torch.no_grad():
@@ -1092,25 +956,11 @@ class ByFunctions(Stranger):
 
 
 class ByNumbers(Stranger):
-    """Assigns gradients and weights, and reads norms as numbers."""
-
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradient: Any = self.model[0].weight.grad
         gradient.data = gradient.data * 0.5
         norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
         optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        weight = self.model[2].weight
-        weight.data = F.normalize(weight.data, dim=0)
-
-
-class BeforeZeroing(Stranger):
-    """Reads gradients of the step before, which a checkpoint does not hold."""
-
-    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
-        self.log("norm", sum(norms) if self.global_step == 1 else -1.0)
 
 
 class Fused(Stranger):
@@ -1118,35 +968,7 @@ class Fused(Stranger):
         return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9, fused=True)
 
 
-def critics() -> nn.ModuleDict:
-    return nn.ModuleDict({"first": four(), "second": pair()})
-
-
-class Slopes(Stranger):
-    """A critic whose loss has its own gradient in it."""
-
-    def __init__(self) -> None:
-        super().__init__(critics)
-        self.automatic_optimization = False
-
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.model["first"](batch["inputs"])
-        return made + self.model["second"](batch["inputs"])
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        inputs = batch["inputs"].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(self.model["first"](inputs).sum(), inputs, create_graph=True)
-        loss = slope.square().mean() + F.mse_loss(self.outputs(batch), batch["labels"])
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        optimizer.step()
-        self.log("train", loss)
-
-
 class OwnSlopes(Stranger):
-    """A network that is called again after its slopes, and theirs, were asked for."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs = batch["inputs"].clone().requires_grad_()
         made = self.model(inputs).square()
@@ -1156,14 +978,20 @@ class OwnSlopes(Stranger):
 
 
 class OfABook(torch.optim.Optimizer):
-    """Expects a gradient for every parameter."""
+    """Expects a gradient for every parameter, whose state it makes before its first step."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["sum"] = torch.zeros_like(weight)
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 size = parameter.data.norm() / (1 + parameter.grad.norm())
-                parameter.data -= group["lr"] * size.item() * parameter.grad.data
+                sums = self.state[parameter]["sum"].add_(parameter.grad.data)
+                parameter.data -= group["lr"] * size.item() * sums
         return loss
 
 
@@ -1197,8 +1025,6 @@ class Own(Stranger):
 
 
 class MadeEarly(Stranger):
-    """Is given its optimizer, as it was before the fit."""
-
     def __init__(self) -> None:
         super().__init__()
         self.early = torch.optim.AdamW(self.model.parameters(), 0.01)
@@ -1209,8 +1035,6 @@ class MadeEarly(Stranger):
 
 
 class Taught(Stranger):
-    """Learns from a network that it calls in inference mode."""
-
     def __init__(self) -> None:
         super().__init__()
         self.teacher = pair().requires_grad_(False)
@@ -1237,8 +1061,6 @@ class Halving:
 
 
 class Cached(nn.Module):
-    """Blocks that fill a cache."""
-
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(CachingBlock() for _ in range(2))
@@ -1260,8 +1082,6 @@ class CachingBlock(nn.Module):
 
 
 class Hooked(Stranger):
-    """Keeps what one of its layers makes, for its loss."""
-
     def __init__(self) -> None:
         super().__init__(four)
         self.kept: dict[str, Tensor] = {}

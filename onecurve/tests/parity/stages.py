@@ -21,34 +21,14 @@ class Of(Small):
         super().__init__()
 
 
-class LoggedLoss(Small):
-    """Says what its loss is in one method, which others change."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.of(batch)
-        self.log("train/loss", loss)
-        return loss
-
-    def of(self, batch: Any) -> Tensor:
-        return self.loss(self(batch[0]), batch[1])
-
-
-class TwoViews(LoggedLoss):
-    """Calls its network twice; the second time with what came of the first."""
-
+class TwoViews(Small):
     def of(self, batch: Any) -> Tensor:
         first = self.net(batch[0])
         second = self.net(batch[0] * first.mean(1, keepdim=True))
         return (first - second).square().mean() + F.mse_loss(first, batch[1])
 
 
-class ModuleOfLoss(Small):
-    def __init__(self) -> None:
-        super().__init__()
-        self.loss = nn.MSELoss()  # type: ignore[assignment]
-
-
-class OtherLoss(LoggedLoss):
+class OtherLoss(Small):
     """Has a method of that name which takes something else, as many tasks do."""
 
     def loss(self, batch: Any) -> Tensor:  # type: ignore[override]
@@ -58,18 +38,14 @@ class OtherLoss(LoggedLoss):
         return self.loss(batch)
 
 
-class Attacked(LoggedLoss):
-    """Trains on inputs that it has moved along their own gradients."""
-
+class Attacked(Small):
     def of(self, batch: Any) -> Tensor:
         inputs = batch[0].clone().requires_grad_()
         (gradient,) = torch.autograd.grad(self.loss(self(inputs), batch[1]), inputs)
         return self.loss(self(batch[0] + 0.1 * gradient.sign()), batch[1])
 
 
-class Sloped(LoggedLoss):
-    """Asks for a gradient of its outputs."""
-
+class Sloped(Small):
     def of(self, batch: Any) -> Tensor:
         outputs = self(batch[0])
         loss = self.loss(outputs, batch[1])
@@ -85,20 +61,7 @@ class OfAll(Small):
         return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
 
 
-class TwoBackwards(OptimizesByHand):
-    """Two backward passes over the same outputs."""
-
-    def backward_passes(self, batch: Any) -> None:
-        outputs = self(batch[0])
-        for number in (0, 1):
-            loss = F.mse_loss(outputs[:, number], batch[1][:, number])
-            self.log(f"loss {number}", loss)
-            self.manual_backward(loss, retain_graph=not number)
-
-
 class ParameterOutside(Small):
-    """Says what its layers are, and has a parameter beside them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.temperature = nn.Parameter(torch.ones(()))
@@ -111,28 +74,11 @@ class ParameterOutside(Small):
 
 
 class LayersOfAnother(Small):
-    """Makes a layer with parameters each time it is asked."""
-
     def layers(self) -> list[nn.Module]:
         return [*self.net, nn.Linear(2, 2)]
 
 
-class Noisy(Small):
-    """Does something between its layers, but only in training mode."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.net[:2](inputs)
-        return self.net[2:](hidden + 0.1 * torch.randn_like(hidden) if self.training else hidden)
-
-
 # Layers.
-
-
-def weight_used_twice() -> nn.Module:
-    """On one stage."""
-    again = nn.Linear(6, 6)
-    layers = [again, nn.Tanh(), again, nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 2)]
-    return nn.Sequential(*layers)
 
 
 class TiedInside(nn.Module):
@@ -262,8 +208,6 @@ class Resized(nn.Module):
 
 
 class Remembering(Resized):
-    """Computes once what all of them add."""
-
     @staticmethod
     @cache
     def positions(number: int) -> Tensor:
@@ -274,8 +218,6 @@ class Remembering(Resized):
 
 
 class OfShapes(Small):
-    """Calls each of its blocks with a shape."""
-
     def __init__(self, block: type[nn.Module] = Resized) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(block() for _ in range(2))
@@ -363,16 +305,12 @@ class Named(Of):
 
 
 class Keyed(Named):
-    """Trains its blocks alone, which are in an nn.ModuleDict."""
-
     def __init__(self) -> None:
         super().__init__(KeyedEncoder)
         self.net.enter.requires_grad_(False)
 
 
 class Looks(Small):
-    """Looks at another network's outputs in each block, as a decoder does."""
-
     def network(self) -> nn.Module:
         return nn.Linear(6, 24)
 
@@ -387,42 +325,6 @@ class Looks(Small):
         for index in range(3):
             hidden = self.blocks[index](hidden, mask=torch.ones(4, 1), condition=seen)
         return self.leave(hidden.mean(1))
-
-
-class InItsStep(Looks, LoggedLoss):
-    """Has the loop in its step."""
-
-    def of(self, batch: Any) -> Tensor:
-        hidden = self.net(batch[0]).view(-1, 4, 6)
-        for block in self.blocks:
-            hidden = block(hidden, mask=torch.ones(4, 1))
-        return self.loss(self.leave(hidden.mean(1)), batch[1])
-
-
-class Passes(nn.Module):
-    """Returns what the next one is given, beside what they work on."""
-
-    def __init__(self, is_first: bool) -> None:
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-        self.bias = nn.Parameter(torch.ones(1, 4, 1)) if is_first else None
-
-    def forward(self, hidden: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        bias = self.bias * 2 if bias is None else bias
-        return (self.mix(hidden.transpose(1, 2)).transpose(1, 2) + bias).tanh(), bias, None
-
-
-class Passing(Small):
-    """A first block makes what all others use."""
-
-    def network(self) -> nn.Module:
-        return nn.ModuleList(Passes(is_first=not number) for number in range(3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden, bias = torch.stack([inputs, inputs.cos(), inputs.sin(), -inputs], 1), None
-        for block in self.net:
-            hidden, bias, _ = block(hidden, bias)
-        return hidden.mean(1)[:, :2]
 
 
 class BothStacks(Small):
@@ -450,8 +352,6 @@ MASK = torch.ones(4, 1)
 
 
 class Otherwise(Named):
-    """Calls its blocks in another way."""
-
     def __init__(self, way: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         net = self.net
@@ -545,8 +445,6 @@ class UNet(nn.Module):
 
 
 class OfTheTask(Small):
-    """The modules are the task's own, and its forward is what is split."""
-
     def __init__(self) -> None:
         super().__init__()
         self.encoder, self.decoder = Half(6, 6), Half(12, 6)
@@ -555,18 +453,6 @@ class OfTheTask(Small):
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.encoder(inputs)
         return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
-
-
-class Inline(LoggedLoss):
-    """Calls its network by name, by keyword, and has its loss in the step."""
-
-    loss: Any = None
-
-    def network(self) -> nn.Module:
-        return UNet()
-
-    def of(self, batch: Any) -> Tensor:
-        return (self.net(x=batch[0]) - batch[1]).square().mean()
 
 
 class Cnn(nn.Module):
@@ -586,8 +472,6 @@ class Cnn(nn.Module):
 
 
 class Between(Small):
-    """Computes something between two modules."""
-
     def __init__(self, between: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         del self.net
@@ -618,15 +502,11 @@ def with_a_token(task: Any, hidden: Tensor) -> Tensor:
 
 
 class Clips(Small):
-    """Clips as Lightning's documentation shows it, harder from the second epoch on."""
-
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self.clip_gradients(optimizer, 0.1 if self.current_epoch else 0.2, "norm")
 
 
 class AsksTheStrategy(Small):
-    """Logs the norm of all gradients, and numbers that follow from all samples."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         sums = self.all_gather({"all": batch[1].sum()})["all"]
         self.log("sum", sums.sum(), batch_size=1)
@@ -643,15 +523,11 @@ def clamped(task: Any) -> None:
 
 
 class ChangesEach(Small):
-    """Asks for gradients that other ranks have, and changes each by itself."""
-
     def on_after_backward(self) -> None:
         clamped(self)
 
 
 class ChangesByHand(OptimizesByHand):
-    """The same in manual optimization, as gradient noise does."""
-
     def backward_passes(self, batch: Any) -> None:
         super().backward_passes(batch)
         clamped(self)
@@ -692,27 +568,8 @@ class WithTeacher(Small):
 
 
 class GoesBack(Small):
-    """Keeps a copy of its state, and starts an epoch from it."""
-
     def on_train_epoch_start(self) -> None:
         if self.trainer.global_step == 0:
             self.first = deepcopy(self.state_dict())
         if hasattr(self, "first"):
             self.load_state_dict(self.first)
-
-
-class Prepared(torch.optim.Optimizer):
-    """Has the state of its parameters before its first step."""
-
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
-        for weight in self.param_groups[0]["params"]:
-            self.state[weight]["sum"] = torch.zeros_like(weight)
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        with torch.enable_grad():
-            loss = closure()
-        for weight in self.param_groups[0]["params"]:
-            weight.sub_(1e-3 * self.state[weight]["sum"].add_(weight.grad))
-        return loss

@@ -51,21 +51,6 @@ def test_inputs_and_outputs_may_be_trees() -> None:
     assert max(on_ranks("in_a_tree").values()) <= 1e-6
 
 
-REFUSED = {
-    "mask": "an attention mask has the shape (6, 6), which fits a shard of the sequence only; use",
-    "mean": "the network returns the shape (3, 5) for 6 of 12 positions, so it combines positions",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_networks_that_combine_positions_are_rejected(name: str) -> None:
-    line = on_ranks("refusals")[name]
-    assert line.startswith("context=2: ")
-    assert REFUSED[name] in line
-    assert "context=1" in line.partition("; ")[2]
-    assert "\n" not in line
-
-
 @pytest.mark.compares
 @pytest.mark.parametrize("axis", one_of_a_kind(AXES, kept=["tensor"]))
 def test_context_combines_with_another_axis(axis: str) -> None:
@@ -89,10 +74,7 @@ class Of(NamedTuple):
 
 
 CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
-    "does not divide": (
-        [(2, 30, 8)],
-        "the sequence length 30; use context=3, or sequences of 32",
-    ),
+    "does not divide": ([(2, 30, 8)], "the sequence length 30; use context=3, or sequences of 32"),
     "no sequence": ([(8,)], "the shape (8,), so there is no dimension 1"),
     "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has full sequences of that length"),
 }

@@ -13,18 +13,9 @@ import torch
 import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule, Trainer
-from others import (
-    WIDTH,
-    AddsNoise,
-    Centred,
-    OfOneProjection,
-    OwnLoader,
-    Samples,
-    Stranger,
-    loaders,
-    pair,
-)
+from others import WIDTH, AddsNoise, Centred, OwnLoader, Samples, Stranger, loaders, pair
 from several_fits import STRATEGIES, SavesAtEnd, fits, quiet_trainer
+from sharded_networks import fused
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
@@ -122,6 +113,18 @@ def test_a_metric_in_a_checkpoint_has_no_group_of_ranks(tmp_path: Path) -> None:
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=False)
     assert checkpoint["special"]["metric"].process_group is None
     assert checkpoint["hyper_parameters"] == {"width": WIDTH}
+
+
+class OfOneProjection(Stranger):
+    """Its attentions hold queries, keys and values in one weight each, of several orders."""
+
+    def __init__(self) -> None:
+        ends = partial(nn.Linear, WIDTH, 16), partial(nn.Linear, 16, WIDTH)
+        super().__init__(lambda: nn.Sequential(ends[0](), *fused()[:3], ends[1]()).double())
+
+    def configure_optimizers(self) -> Any:
+        # The bias of keys has no gradient but for rounding, by whose size AdamW divides.
+        return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-3)
 
 
 def test_a_checkpoint_holds_one_projection_as_it_was(tmp_path: Path) -> None:

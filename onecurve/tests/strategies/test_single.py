@@ -14,12 +14,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter, EMAWeightAveraging
 from lightning.pytorch.plugins import Precision
 from several_fits import LIGHTNING, Small, quiet_trainer
 from torch import Tensor, nn
-from torch.utils.data import (
-    DataLoader,
-    Sampler,
-    TensorDataset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import onecurve
 from onecurve.machine import unchanged_environment
@@ -90,10 +85,6 @@ def processes(single: bool) -> Any:
     return all_of_a_fit(single, num_workers=1)
 
 
-def own_generator(single: bool) -> Any:
-    return all_of_a_fit(single, generator=torch.Generator().manual_seed(5))
-
-
 def several_networks(single: bool) -> Any:
     """Fitted one after the other, as of an ensemble; each draws where the one before ended."""
     members = []
@@ -108,19 +99,6 @@ def several_networks(single: bool) -> Any:
 def several_networks_without_a_seed(single: bool) -> Any:
     os.environ.pop("PL_GLOBAL_SEED", None)
     return several_networks(single)
-
-
-class Endless(Sampler[int]):
-    def __len__(self) -> int:
-        return 16
-
-    def __iter__(self) -> Iterator[int]:
-        while True:
-            yield from torch.randperm(16).tolist()
-
-
-def a_sampler_without_an_end(single: bool) -> Any:
-    return all_of_a_fit(single, sampler=Endless(), shuffle=False)
 
 
 class Look(Callback):
@@ -211,10 +189,8 @@ def _no_seed_in_the_environment() -> Iterator[None]:
     [
         all_of_a_fit,
         processes,
-        own_generator,
         several_networks,
         several_networks_without_a_seed,
-        a_sampler_without_an_end,
         attributes_of_the_loader,
         the_same_trainer_again,
         indices_of_predictions,

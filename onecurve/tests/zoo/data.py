@@ -44,11 +44,6 @@ def weighted() -> DataLoader[Any]:
     return DataLoader(pairs(), BATCH, sampler=WeightedRandomSampler(weights, SAMPLES + 5))
 
 
-def with_replacement() -> DataLoader[Any]:
-    data = pairs()
-    return DataLoader(data, BATCH, sampler=RandomSampler(data, replacement=True, num_samples=33))
-
-
 class Buckets(BatchSampler):
     """Batches of other sizes, as samplers by length make them."""
 
@@ -97,10 +92,15 @@ def dictionaries() -> DataLoader[Any]:
     return DataLoader(Dictionaries(), BATCH, shuffle=True)
 
 
+class Pair(NamedTuple):
+    inputs: Tensor
+    targets: Any
+
+
 class Nested(Augmented):
     def __getitem__(self, index: int) -> Any:
         inputs, targets = self.pairs[index]
-        return inputs, {"sum": targets[0], "more": (targets[1],), "name": str(index)}
+        return Pair(inputs, {"sum": targets[0], "more": (targets[1],), "name": str(index)})
 
 
 def nested() -> DataLoader[Any]:
@@ -122,10 +122,6 @@ def two_as(mode: Any) -> CombinedLoader:
 
 def two_at_once() -> CombinedLoader:
     return CombinedLoader({"a": DataLoader(pairs(7), 4), "b": DataLoader(pairs(9), 3)}, "max_size")
-
-
-def list_of_batches() -> DataLoader[Any]:
-    return DataLoader(list(validation()), None)  # type: ignore[arg-type]
 
 
 def with_a_stream() -> dict[str, DataLoader[Any]]:
@@ -238,26 +234,6 @@ def full_batches() -> DataLoader[Any]:
     """Of a data set that takes the indices of a batch at once."""
     samples = pairs()
     return DataLoader(samples, None, sampler=BatchSampler(RandomSampler(samples), 5, False))
-
-
-def full_batches_and_others() -> dict[str, DataLoader[Any]]:
-    """Of a data set whose items are batches, in an order that is drawn; and a usual loader."""
-    batches: Any = list(DataLoader(pairs(20), 4))
-    return {"a": DataLoader(batches, None, shuffle=True), "b": DataLoader(pairs(12), 4)}
-
-
-class Pair(NamedTuple):
-    inputs: Tensor
-    targets: Tensor
-
-
-class NamedPairs(Augmented):
-    def __getitem__(self, index: int) -> Any:
-        return Pair(*self.pairs[index])
-
-
-def named_tuples() -> DataLoader[Any]:
-    return DataLoader(NamedPairs(), BATCH + 1, shuffle=True)
 
 
 class Ragged(Augmented):

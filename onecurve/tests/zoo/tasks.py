@@ -46,14 +46,7 @@ class Plain(LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
-class WithoutValidation(Plain):
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """None."""
-
-
 class MetricInTraining(Plain):
-    """A metric, sums and extremes that are kept while training."""
-
     def __init__(self) -> None:
         super().__init__()
         self.mean = MeanMetric()
@@ -73,8 +66,6 @@ class MetricInTraining(Plain):
 
 
 class LogsEpochs(Plain):
-    """Logs means over epochs alone."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs, targets = batch
         loss = self.loss(self(inputs), targets)
@@ -83,8 +74,6 @@ class LogsEpochs(Plain):
 
 
 class Skips(Plain):
-    """Leaves a batch out."""
-
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
@@ -95,8 +84,6 @@ class Skips(Plain):
 
 
 class NoiseInHooks(Plain):
-    """Noise that is added to the weights, before a batch and before its step."""
-
     def _shake(self) -> None:
         with torch.no_grad():
             for parameter in self.parameters():
@@ -109,17 +96,12 @@ class NoiseInHooks(Plain):
         self._shake()
 
 
-class Thawed(Plain):
-    """All layers but the last are trained from the second epoch on, or only until then."""
-
-    is_frozen_first = True
+class FreezesByTurns(Plain):
+    """Its first layer is trained until the second epoch, all others but the last from then on."""
 
     def on_train_epoch_start(self) -> None:
-        self.net[:-1].requires_grad_(self.is_frozen_first == (self.current_epoch == 1))
-
-
-class FrozenLater(Thawed):
-    is_frozen_first = False
+        self.net[0].requires_grad_(self.current_epoch == 0)
+        self.net[1:-1].requires_grad_(self.current_epoch == 1)
 
 
 class Optimized(Plain):
@@ -137,29 +119,14 @@ class Optimized(Plain):
 
 
 class Summed(Plain):
-    """A loss that is a sum over the samples."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return (outputs - targets).square().sum() * 0.01
 
 
 class ClassWeighted(Plain):
-    """A mean that counts by what the samples weigh."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         weights = targets[:, :1].sigmoid()
         return (weights * (outputs - targets).square()).sum() / weights.sum()
-
-
-class Dictionary(Plain):
-    """Batches that are dictionaries, as is what a step returns; those of validation are pairs."""
-
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        is_pair = not isinstance(batch, dict)
-        return super().parts(batch) if is_pair else ((batch["x"],), batch["more"][0])
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return {"loss": super().training_step(batch, batch_idx)}
 
 
 class TwoLoaders(Plain):
@@ -189,11 +156,7 @@ class Measured(Plain):
 
 
 class LogsInHooks(Plain):
-    """Logs what its steps have returned, by step as well where that is asked for."""
-
-    def __init__(self, by_step: bool = True) -> None:
-        super().__init__()
-        self.by_step = by_step
+    """Logs what its steps have returned."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs, targets = batch
@@ -203,15 +166,13 @@ class LogsInHooks(Plain):
         return self.training_step(batch, batch_idx)
 
     def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("train/loss", outputs["loss"], on_step=self.by_step, on_epoch=True)
+        self.log("train/loss", outputs["loss"], on_step=False, on_epoch=True)
 
     def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("val/loss", outputs, on_step=self.by_step, on_epoch=True)
+        self.log("val/loss", outputs, on_step=False, on_epoch=True)
 
 
 class LogsToo(Callback):
-    """The same."""
-
     def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
         self.log("train", outputs["loss"], on_step=True, on_epoch=True)
 
@@ -240,7 +201,7 @@ class LogsItsWayOfTwo(TwoLoaders, LogsItsWay):
     """The same, of two loaders."""
 
 
-class OfSequences(WithoutValidation):
+class OfSequences(Plain):
     """A network of padded sequences and their lengths."""
 
     def forward(self, sequences: Tensor, lengths: Tensor) -> Any:
@@ -253,8 +214,6 @@ class OfSequences(WithoutValidation):
 
 
 class OfMeans(Plain):
-    """A network of the mean of each sequence."""
-
     def prepare(self, batch: Any) -> Any:
         (sequences, lengths), targets = batch
         return sequences.sum(1) / lengths[:, None], targets
@@ -263,8 +222,8 @@ class OfMeans(Plain):
         return super().parts(self.prepare(batch))
 
 
-class OfDictionaries(WithoutValidation):
-    """A network that takes a dictionary."""
+class OfDictionaries(Plain):
+    """Batches that are dictionaries, a network that takes and returns them, and so its steps."""
 
     def forward(self, inputs: Any) -> Any:
         return {"y": self.net(inputs["x"])}
@@ -275,10 +234,11 @@ class OfDictionaries(WithoutValidation):
     def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         return ({"x": batch["x"]},), batch["more"][0]
 
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"loss": super().training_step(batch, batch_idx)}
+
 
 class Unused(Plain):
-    """A layer that no step uses."""
-
     def __init__(self) -> None:
         super().__init__()
         self.net.add_module("more", nn.Linear(2, 2))
@@ -287,9 +247,7 @@ class Unused(Plain):
         return self.net[:-1](inputs)
 
 
-class TimeMajor(WithoutValidation):
-    """A network whose batch is the second dimension."""
-
+class TimeMajor(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.GRU(2, 2)  # type: ignore[assignment]
@@ -316,8 +274,6 @@ class Counting(Plain):
 
 
 class LogsSometimes(Plain):
-    """A value that is logged for some batches only."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if batch[1].max() > 12:
             self.log("train/large", batch[1].max())
@@ -325,8 +281,6 @@ class LogsSometimes(Plain):
 
 
 class ValidatesSometimes(Plain):
-    """A value that is logged for some batches of a validation only."""
-
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         if batch[1].max() > 9:
             self.log("val/large", batch[1].max())
@@ -334,8 +288,6 @@ class ValidatesSometimes(Plain):
 
 
 class NestedTargets(Plain):
-    """Targets in a tree of containers."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         if isinstance(targets, Tensor):
             return super().loss(outputs, targets)
@@ -344,8 +296,6 @@ class NestedTargets(Plain):
 
 
 class Padded(Plain):
-    """Sequences of different lengths: a mean over the tokens that are no padding."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, ignore_index=-1)
 
@@ -362,8 +312,6 @@ class PaddedWeighed(Padded):
 
 
 class PaddedCounted(PaddedWeighed):
-    """Logs by what counts over an epoch, too."""
-
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
         counted = int(self.weight(targets))
@@ -411,8 +359,6 @@ class ByChunks(Plain):
 
 
 class ClassWeightedSaid(ClassWeighted):
-    """Classes that weigh differently, from a batch that is a dictionary."""
-
     def prepare(self, batch: Any) -> Any:
         return batch["x"], {"y": batch["more"][0]}
 
@@ -457,6 +403,18 @@ class Denoising(Plain):
         self.log("val/loss", self.loss(predicted, clean), batch_size=len(clean))
 
 
+class PreparesNowAndThen(Denoising):
+    """Calls `prepare` for one batch, twice for another, and not for a third."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = (batch[0], torch.ones_like(batch[0][:, :1])), batch[0]
+        for _ in range((batch_idx + 1) % 3):
+            inputs, targets = self.prepare(batch)
+        loss = self.loss(self(*inputs), targets)
+        self.log("train/loss", loss)
+        return loss
+
+
 class Joined(nn.Linear):
     """A layer of several inputs."""
 
@@ -473,16 +431,12 @@ class Contrastive(Plain):
 
 
 class ContrastiveOfAll(Contrastive):
-    """The same, with the samples of all ranks."""
-
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         strategy: Any = self.trainer.strategy
         return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
 
 
 class Sampling(Plain):
-    """Calls the network again and again: while it validates, and between epochs."""
-
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         inputs, targets = batch
         for _ in range(3):
@@ -498,8 +452,6 @@ class Sampling(Plain):
 
 
 class OnPlateau(Plain):
-    """Its rate falls where the validation says so."""
-
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
         waits = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
@@ -585,8 +537,6 @@ class Remembers(Plain):
 
 
 class Tied(Plain):
-    """Uses one weight in two layers, and has a parameter beside them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.net[4].weight = self.net[2].weight
@@ -596,61 +546,32 @@ class Tied(Plain):
         return super().forward(inputs) * self.scale
 
 
-class SumsWeights(nn.Module):
-    """Pairs of weights whose gradients are one tensor."""
+class SharesOfGradients(nn.Module):
+    """Weights whose gradients are not tensors of their own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = (
-            nn.Parameter(torch.eye(WIDTH)),
-            nn.Parameter(torch.ones(WIDTH, WIDTH) / WIDTH),
-        )
-        self.c, self.d = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.ones(WIDTH))
+        square, row = torch.eye(WIDTH), torch.zeros(WIDTH)
+        self.a, self.b, self.viewed, self.twice = (nn.Parameter(square.clone()) for _ in range(4))
+        self.c, self.d, self.spread = (nn.Parameter(row.clone()) for _ in range(3))
+        self.shift = nn.Parameter(row[None].clone())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs @ (self.a + self.b) + (self.c + self.d)
-
-
-class LikeItsInput(nn.Module):
-    """A weight whose gradient is that of its input, where a micro-batch is one sample."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.zeros(1, WIDTH))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.shift
-
-
-class Spread(nn.Module):
-    """A weight whose gradient is one number in many places, and one whose gradient is a view."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias, self.matrix = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.eye(WIDTH))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs @ self.matrix.t() + self.bias.sum()
-
-
-class UsesItsWeightTwice(nn.Module):
-    """A weight that is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(WIDTH))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return (inputs @ self.weight).tanh() @ self.weight + self.weight.sum()
+        # Of each sum, both gradients are one tensor.
+        inputs = inputs @ (self.a + self.b) / 2 + (self.c + self.d)
+        # That of the input, where a micro-batch is one sample.
+        inputs = inputs + self.shift
+        # A view, and one number in many places.
+        inputs = inputs @ self.viewed.t() + self.spread.sum()
+        return (inputs @ self.twice).tanh() @ self.twice + self.twice.sum() / WIDTH
 
 
 class SharesGradients(Plain):
-    """Has each such layer in the middle of the network and at its end."""
+    """Has such a layer in the middle of the network and at its end."""
 
     def __init__(self) -> None:
         super().__init__()
-        kinds = (SumsWeights, LikeItsInput, Spread, UsesItsWeightTwice)
-        layers = [nn.Linear(4, WIDTH), *(kind() for kind in kinds * 2)]
+        layers = [nn.Linear(4, WIDTH), SharesOfGradients(), nn.Tanh(), SharesOfGradients()]
         self.net = nn.Sequential(*layers, nn.Tanh(), nn.Linear(WIDTH, 2))
 
     def configure_optimizers(self) -> Any:

@@ -19,10 +19,10 @@ from onecurve.errors import UserError
 class MixedUp(Small):
     """Mixes samples and their losses from its second step on."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def of(self, batch: Any) -> Tensor:
         inputs, targets = batch
         if self.global_step == 0:
-            return super().training_step(batch, batch_idx)
+            return super().of(batch)
         outputs = self(0.7 * inputs + 0.3 * inputs.flip(0))
         return 0.7 * self.loss(outputs, targets) + 0.3 * self.loss(outputs, targets.flip(0))
 
@@ -40,8 +40,8 @@ class Tiny(Small):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return 1e-8 * super().loss(outputs, targets)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) * (2 if self.global_step else 1)
+    def of(self, batch: Any) -> Tensor:
+        return super().of(batch) * (2 if self.global_step else 1)
 
 
 class Signed(Small):

@@ -1,21 +1,16 @@
-"""What sharded layers send, and an embedding that is used twice.
+"""What sharded layers send.
 
 That they train like full ones is in rows of tests/parity/cases.py.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 import warm_ranks
-from conftest import ROUNDING
-from sharded_networks import Task, made
-from torch import Tensor, nn
+from sharded_networks import made
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn import functional as F
 
 from onecurve.compat.of_torch import TorchDispatchMode
 from onecurve.strategies.tensor.parallel import apply_plan
@@ -69,31 +64,3 @@ def test_a_step_sends_no_more_than_it_must() -> None:
     assert sent["_allgather_base_"] == 8 + 2 + 1
     # Those outside of the blocks, and of each uncut module within them its gradients, at once.
     assert sent["allreduce_"] == 2 + 2 * 3
-
-
-def embedded() -> float:
-    """How far the gradient of an embedding with padding is that is used twice before it."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
-    torch.manual_seed(1)
-    layer, first, second = nn.Embedding(8, 3, padding_idx=5).double(), [[1, 5], [7, 2]], [[6, 5]]
-    full = layer.weight.detach().clone().requires_grad_()
-
-    def loss(look_up: Callable[[Tensor], Tensor]) -> Tensor:
-        seen, other = look_up(torch.tensor(first)), look_up(torch.tensor(second))
-        seen += 1
-        return (seen.square().sum(0) * other.exp()).sum()
-
-    loss(lambda indices: F.embedding(indices, full, 5)).backward()
-    apply_plan(Task(layer), {"network": "vocab"}, mesh, sequence=False)
-    loss(layer).backward()
-    found = layer.weight.grad
-    assert found is not None
-    assert full.grad is not None
-    return (found.full_tensor() - full.grad).abs().max().item()  # type: ignore[attr-defined]
-
-
-@pytest.mark.compares
-def test_an_embedding_of_shards_is_used_twice() -> None:
-    assert warm_ranks.run(embedded, (), processes=2) <= ROUNDING

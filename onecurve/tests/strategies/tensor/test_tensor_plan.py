@@ -12,12 +12,7 @@ from sharded_networks import GPT2MLP, GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.plan import (
-    check_plan,
-    find_plan,
-    report_plan,
-    sharded_parameters,
-)
+from onecurve.strategies.tensor.plan import check_plan, find_plan, report_plan, sharded_parameters
 from onecurve.strategies.tensor.styles import known_styles, plan_of_transformers
 
 
