@@ -97,10 +97,9 @@ class EvaluatedData(Config, extra="allow"):
 class Sweep(Config, extra="allow"):
     """What `-m` does."""
 
-    on_failure: Literal["continue", "stop", "retry"] = Field(
-        "continue", description="What to do after a failed job; retry runs it again."
+    on_failure: Literal["continue", "stop"] = Field(
+        "continue", description="What to do after a failed job."
     )
-    retries: int = Field(1, ge=0, description="For on_failure=retry: how often.")
     resume: bool = Field(True, description="Resume an interrupted sweep, or start it again.")
     parallel: int = Field(1, ge=1, description="How many jobs run at a time.")
     trials: int = Field(30, ge=1, description="In a search: the total number of trials.")
