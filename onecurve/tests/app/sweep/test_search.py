@@ -109,16 +109,15 @@ def test_a_space_may_be_written_down(warm: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fake_jobs")
-@pytest.mark.parametrize("value", one_of_a_kind(["best", "last"], kept=["best"]))
-def test_the_best_or_the_last_value_of_a_run_counts(warm: Cli, value: str) -> None:
+def test_the_last_value_of_a_run_counts(warm: Cli) -> None:
     done = warm(
         "train.py", "-m", "sweep=optuna", *SHORT, "optimizer.lr=0.25,0.5", "sweep.trials=2",
-        f"sweep.value={value}", "sweep/pruner=none",
+        "sweep/pruner=none",
     )  # fmt: skip
     for trial, run in zip(study(sweep_of(done)).trials, done.runs, strict=True):
         values = column(run, "val/acc")
         assert values[0] > values[-1]
-        assert trial.value == (max(values) if value == "best" else values[-1])
+        assert trial.value == values[-1]
 
 
 @pytest.mark.parametrize(

@@ -105,5 +105,4 @@ class Sweep(Config, extra="allow"):
     trials: int = Field(30, ge=1, description="In a search: the total number of trials.")
     objective: str | None = Field(None, description="In a search: the metric that is compared.")
     direction: Literal["min", "max"] = Field("min", description="In a search: which is better.")
-    value: Literal["last", "best"] = Field("last", description="In a search: which value counts.")
     seed: Seed = Field(0, description="In a search: the seed of everything random.")

@@ -22,7 +22,7 @@ DONE = {"finished", "diverged", "pruned"}  # a job with one of these statuses is
 # Overrides that may change when a sweep is resumed: how its jobs are run, and where.
 NOT_IDENTIFYING = ("sweep.", "sweep/", "hydra.", "+hydra.", "~hydra.", "paths.")
 # The keys of a search that may not.
-SEARCH_IDENTITY = ("objective", "direction", "value", "space")
+SEARCH_IDENTITY = ("objective", "direction", "space")
 # The C parser is ten times faster, and there may be hundreds of jobs.
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -34,7 +34,7 @@ from ..run.stored import overrides_of as typed_overrides
 from ..run.stored import typed_secrets
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
-from .launchers import JOBLIB, Interrupt, launcher_of, validate_launcher
+from .launchers import CTRL_C, JOBLIB, launcher_of, let_jobs_save, validate_launcher
 
 
 @contextmanager
@@ -70,8 +70,8 @@ class SweepHooks(Callback):
             # The lock is held as long as Hydra holds this object: until the sweep ends.
             with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
                 directory, self.lock = _begin(config, self.config_name, jobs)
-            is_joblib = launcher_of(config.hydra) == JOBLIB
-            self.interrupt = Interrupt(directory) if is_joblib else None
+            if launcher_of(config.hydra) == JOBLIB:
+                let_jobs_save(directory)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Drop a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
@@ -79,11 +79,10 @@ class SweepHooks(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """All jobs ended."""
-        if self.interrupt:
-            self.interrupt.restore()
-            if self.interrupt.requested:
-                say("stopped by Ctrl-C; the same command resumes the sweep")
-                sys.exit(130)
+        stopped = Path(config.hydra.sweep.dir, STOPPED)
+        if stopped.is_file() and stopped.read_text() == CTRL_C:
+            say(f"{CTRL_C}; the same command resumes the sweep")
+            sys.exit(130)
         try:
             with ending_the_command(config, self.config_name):
                 status = _end(config)

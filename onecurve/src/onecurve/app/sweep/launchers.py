@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from filelock import FileLock
 from hydra.conf import HydraConf
@@ -23,6 +23,7 @@ from .directory import STOPPED
 
 # One job after another in this process, and several processes of this machine at the same time.
 SERIAL, JOBLIB = "BasicLauncher", "JoblibLauncher"
+CTRL_C = "stopped by Ctrl-C"  # what the file STOPPED says then
 
 T = TypeVar("T")
 
@@ -105,26 +106,18 @@ def _free_place(folder: Path, parallel: int) -> tuple[int, FileLock]:
         time.sleep(0.1)
 
 
-class Interrupt:
-    """Lets jobs that run side by side save before Ctrl-C ends the sweep.
+def let_jobs_save(sweep_dir: Path) -> None:
+    """Let jobs that run side by side save before Ctrl-C ends the sweep.
 
     A terminal sends SIGINT to every process. Unhandled, it would make this process, which started
     the others, kill them before they have saved. A second Ctrl-C does so.
     """
 
-    def __init__(self, sweep_dir: Path) -> None:
-        self.requested = False
-        self._sweep_dir = sweep_dir
-        self._previous: Any = signal.signal(signal.SIGINT, self._request)
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        (sweep_dir / STOPPED).write_text(CTRL_C)
 
-    def _request(self, number: int, frame: object) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        (self._sweep_dir / STOPPED).touch()
-
-    def restore(self) -> None:
-        signal.signal(signal.SIGINT, self._previous)
+    signal.signal(signal.SIGINT, stop)
 
 
 @contextmanager

@@ -165,11 +165,11 @@ def _write_page(sweep: SweepResults, jobs: Table, tables: Sequence[Table], path:
 
 
 def _introduction(sweep: SweepResults) -> str:
-    name, mode, value = sweep.objective
+    name, mode = sweep.objective
     better = {"max": "more", "min": "less"}[mode]
     overrides = sweep.jobs[0].overrides.items()
     shared = [f"{key}={text}" for key, text in overrides if key not in sweep.keys]
-    lines = [f"Judged by {name} ({value} value, {better} is better)."] if name else []
+    lines = [f"Judged by {name} ({better} is better)."] if name else []
     lines += [f"All jobs have {', '.join(shared)}."] if shared else []
     command = f"<pre>{escape(sweep.command)}</pre>" if sweep.command else ""
     return f"{command}<p>{escape(' '.join(lines))}</p>"

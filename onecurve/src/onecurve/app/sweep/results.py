@@ -33,13 +33,11 @@ IGNORED = ("sweep.trial", "resume")  # overrides that say how a job is run, not 
 class Objective(NamedTuple):
     """The number by which jobs are compared: a metric, or another in metrics.json, as "seconds".
 
-    The mode, "max" or "min", is which way is better; the value is the "last", or the "best" of all
-    in metrics.csv.
+    The mode, "max" or "min", is which way is better.
     """
 
     name: str
     mode: str = "min"
-    value: str = "last"
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Objective":
@@ -47,17 +45,13 @@ class Objective(NamedTuple):
         search = config.get("sweep") or {}
         name = search.get("objective") or config.get("monitor") or ""
         mode = search.get("direction") or config.get("mode")
-        return cls(str(name), "max" if mode == "max" else "min", str(search.get("value", "last")))
+        return cls(str(name), "max" if mode == "max" else "min")
 
     def reached(self, run_dir: Path) -> float | None:
         """The value that a run reached; None if it has none, or one that is not finite.
 
         A number that the script returned takes the place of the metric.
         """
-        if self.value == "best":
-            curve = read_curves(run_dir, [self.name])[self.name]
-            if numbers := [number for _, number in curve if math.isfinite(number)]:
-                return max(numbers) if self.mode == "max" else min(numbers)
         metrics = read_metrics(run_dir)
         last = metrics.get(RETURNED, metrics.get(self.name))
         return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
