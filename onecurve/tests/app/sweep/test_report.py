@@ -140,8 +140,7 @@ DAMAGED: dict[str, tuple[Mapping[str, bytes | None], str]] = {
 @pytest.mark.parametrize("damage", DAMAGED)
 @pytest.mark.parametrize("others", [0, 1])
 def test_half_a_job_is_reported(tmp_path: Path, damage: str, others: int) -> None:
-    judged = {"sweep": {"value": "best"}}
-    run = make_job(tmp_path, 1, "optimizer.lr=1", val_acc=0.5, config=judged)
+    run = make_job(tmp_path, 1, "optimizer.lr=1", val_acc=0.5)
     files, status = DAMAGED[damage]
     for name, content in files.items():
         (run / name).unlink() if content is None else (run / name).write_bytes(content)

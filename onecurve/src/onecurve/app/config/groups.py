@@ -97,14 +97,12 @@ class EvaluatedData(Config, extra="allow"):
 class Sweep(Config, extra="allow"):
     """What `-m` does."""
 
-    on_failure: Literal["continue", "stop", "retry"] = Field(
-        "continue", description="What to do after a failed job; retry runs it again."
+    on_failure: Literal["continue", "stop"] = Field(
+        "continue", description="What to do after a failed job."
     )
-    retries: int = Field(1, ge=0, description="For on_failure=retry: how often.")
     resume: bool = Field(True, description="Resume an interrupted sweep, or start it again.")
     parallel: int = Field(1, ge=1, description="How many jobs run at a time.")
     trials: int = Field(30, ge=1, description="In a search: the total number of trials.")
     objective: str | None = Field(None, description="In a search: the metric that is compared.")
     direction: Literal["min", "max"] = Field("min", description="In a search: which is better.")
-    value: Literal["last", "best"] = Field("last", description="In a search: which value counts.")
     seed: Seed = Field(0, description="In a search: the seed of everything random.")

@@ -8,7 +8,6 @@ run that resumes in the same directory passes it to `go_on_from`, which drops ev
 """
 
 import csv
-import io
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,24 +25,22 @@ from .run_directory import config_of, overrides_of, title_of
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Row = dict[str, Any]
-
 
 class MetricsFile(ExperimentWriter):
     """metrics.csv: no row is lost or partial, and a resumed run continues it.
 
     Lightning's own deletes an existing file, empties it before it adds a column, and leaves a
-    partial row on a full disk. `keep` rows of an earlier file are kept; None starts a new one.
+    partial row on a full disk. The first `keep` rows of an earlier file are kept.
     """
 
-    def __init__(self, log_dir: str, keep: int | None = None) -> None:
+    def __init__(self, log_dir: str, keep: int = 0) -> None:
         super().__init__(log_dir)
         self.path = Path(self.metrics_file_path)
-        self.written = 0
-        if keep is not None and self.path.is_file():
-            rows, self.metrics_keys = self._read()
-            self._replace(rows[:keep])
-            self.written = len(rows[:keep])
+        rows = self._read()[:keep]
+        self.written = len(rows)
+        if rows:
+            self.metrics_keys = list(rows[0])
+            self._replace(rows, self.metrics_keys)
         else:
             self.path.unlink(missing_ok=True)
 
@@ -53,55 +50,40 @@ class MetricsFile(ExperimentWriter):
         Raises:
             OSError: If the disk is full. The file is unchanged, and the rows stay buffered.
         """
-        if not self.metrics:
-            return
-        known = self.metrics_keys
-        keys = sorted({*known, *(key for row in self.metrics for key in row)})
-        if keys == known and self.path.is_file():
-            self._append()
-        else:
+        keys = sorted({*self.metrics_keys}.union(*self.metrics))
+        if keys != self.metrics_keys:
+            self._replace([*self._read(), *self.metrics], keys)
             self.metrics_keys = keys
-            try:
-                self._replace([*(self._read()[0] if self.path.is_file() else []), *self.metrics])
-            except OSError:
-                self.metrics_keys = known
-                raise
+        elif self.metrics:
+            self._append()
         self.written += len(self.metrics)
         self.metrics = []
 
     def _check_log_dir_exists(self) -> None:
         """Lightning warns that the folder is not empty; a run directory never is."""
 
-    def _read(self) -> tuple[list[Row], list[str]]:
+    def _read(self) -> list[dict[str, Any]]:
+        if not self.path.is_file():
+            return []
         with self.path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            return list(reader), list(reader.fieldnames or ())
+            return list(csv.DictReader(file))
 
     def _append(self) -> None:
         size = self.path.stat().st_size
         try:
             with self.path.open("a", newline="") as file:
-                file.write(self._text(self.metrics))
+                csv.DictWriter(file, self.metrics_keys).writerows(self.metrics)
         except OSError:
             os.truncate(self.path, size)
             raise
 
-    def _replace(self, rows: list[Row]) -> None:
+    def _replace(self, rows: list[dict[str, Any]], keys: list[str]) -> None:
         unfinished = self.path.with_suffix(".csv.new")
-        try:
-            unfinished.write_text(self._text(rows, header=True), newline="")
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
-        unfinished.replace(self.path)
-
-    def _text(self, rows: list[Row], header: bool = False) -> str:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, fieldnames=self.metrics_keys)
-        if header:
+        with unfinished.open("w", newline="") as file:
+            writer = csv.DictWriter(file, keys)
             writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+            writer.writerows(rows)
+        unfinished.replace(self.path)
 
 
 class BufferedCSVLogger(CSVLogger):
@@ -110,14 +92,9 @@ class BufferedCSVLogger(CSVLogger):
     On a full disk the rows stay buffered.
     """
 
-    _keep: int | None = None
-    _is_full: bool = False
+    _keep = 0  # rows of an earlier file
+    _is_full = False
     _experiment: MetricsFile | None
-
-    def __init__(
-        self, save_dir: str, name: str | None = "", version: int | str | None = "", **options: Any
-    ) -> None:
-        super().__init__(save_dir, name, version, **options)
 
     @property
     @rank_zero_experiment
@@ -147,10 +124,6 @@ class BufferedCSVLogger(CSVLogger):
         """Write the buffered values. Lightning calls this at the end, also after a failure."""
         if self._experiment is not None:
             self._write()
-
-    def end(self) -> None:
-        """Write what a script logged after its last fit or test."""
-        self.finalize("finished")
 
     def _write(self) -> None:
         try:
@@ -219,29 +192,16 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._kwargs["purge_step"] = step or 0
         if position and step is not None:
             self.log_metrics(position["values"], step)
-        self._wait_for_a_later_name()
-
-    def _wait_for_a_later_name(self) -> None:
-        """Wait until a new file's name, which begins with the time in seconds, comes last.
-
-        TensorBoard reads files in the order of their names.
-        """
-        made = [
-            path.name.split(".")[3] for path in Path(self.log_dir).glob("events.out.tfevents.*")
-        ]
-        newest = max((int(second) for second in made if second.isdigit()), default=0)
-        wait = newest + 1 - time.time()
-        # The clock of another machine may be far ahead.
-        if 0 < wait <= 2:
-            time.sleep(wait)
 
     @rank_zero_only
     def show(self, draw: "Callable[[SummaryWriter], object]") -> None:
-        """Pass TensorBoard's writer to a function."""
+        """Pass TensorBoard's writer to a function; on a full disk the next call begins a file."""
         try:
             draw(self.experiment)
         except OSError:
-            self._begin_another_file()
+            # The thread of this writer has died. Another one purges nothing.
+            self._experiment = None
+            self._kwargs.pop("purge_step", None)
 
     @rank_zero_only
     def save(self) -> None:
@@ -252,41 +212,31 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
     def finalize(self, status: str) -> None:
         """Write the buffered values. Lightning calls this at the end, also after a failure."""
         self._write_hparams()
-        self._write()
-        super().finalize(status)
-
-    def end(self) -> None:
-        """Write what a script logged after its last fit or test."""
         if self._waiting:
-            self.finalize("finished")
+            self._write()
+        super().finalize(status)
 
     def _write(self) -> None:
         self._last_write = time.monotonic()
-        try:
-            for name, value, step, at in self._waiting:
-                self.experiment.add_scalar(name, value, step, walltime=at)
-            super().save()
-            self._waiting.clear()
-        except OSError:
-            self._begin_another_file()
+        self.show(self._write_scalars)
+
+    def _write_scalars(self, writer: "SummaryWriter") -> None:
+        for name, value, step, at in self._waiting:
+            writer.add_scalar(name, value, step, walltime=at)
+        super().save()
+        self._waiting.clear()
 
     def _write_hparams(self) -> None:
         """Show the overrides; TensorBoard adds the last value of each metric that is named."""
-        if not self._wants_hparams or not self._names:
-            return
         run_dir = Path(self.save_dir)
-        if config := config_of(run_dir):
-            from torch.utils.tensorboard.summary import hparams
+        if not self._wants_hparams or not self._names or not (config := config_of(run_dir)):
+            return
+        from torch.utils.tensorboard.summary import hparams
 
-            names = set(self._names)
-            if config.get("test"):  # once, and the test comes later
-                names |= {f"test{name[3:]}" for name in names if name.startswith("val")}
-            metrics = dict.fromkeys(sorted(names), 0.0)
-            summaries = hparams(overrides_of(run_dir, config), metrics)  # type: ignore[no-untyped-call]
-            self.show(lambda writer: [*map(cast(Any, writer).file_writer.add_summary, summaries)])
-            self._wants_hparams = False
-
-    def _begin_another_file(self) -> None:
-        # On a full disk the writer's thread has died.
-        self._experiment = None
-        self._kwargs.pop("purge_step", None)
+        names = set(self._names)
+        if config.get("test"):  # once, and the test comes later
+            names |= {f"test{name[3:]}" for name in names if name.startswith("val")}
+        metrics = dict.fromkeys(sorted(names), 0.0)
+        summaries = hparams(overrides_of(run_dir, config), metrics)  # type: ignore[no-untyped-call]
+        self.show(lambda writer: [*map(cast(Any, writer).file_writer.add_summary, summaries)])
+        self._wants_hparams = False

@@ -199,7 +199,7 @@ def close_loggers(loggers: Iterable[Logger]) -> None:
     """Write what was logged last; close experiments of Weights & Biases and Comet."""
     for logger in loggers:
         if isinstance(logger, BufferedCSVLogger | BufferedTensorBoardLogger):
-            logger.end()
+            logger.finalize("finished")
         experiment = getattr(logger, "experiment", None)
         close = getattr(experiment, "finish", None) or getattr(experiment, "end", None)
         if callable(close):

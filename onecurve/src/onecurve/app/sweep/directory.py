@@ -10,7 +10,6 @@ from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
 from ...errors import UserError
-from ..run.interpolation import dotted
 from ..run.record import read_metrics, reject_remote, try_lock
 from ..run.stored import overrides_of
 
@@ -23,7 +22,7 @@ DONE = {"finished", "diverged", "pruned"}  # a job with one of these statuses is
 # Overrides that may change when a sweep is resumed: how its jobs are run, and where.
 NOT_IDENTIFYING = ("sweep.", "sweep/", "hydra.", "+hydra.", "~hydra.", "paths.")
 # The keys of a search that may not.
-SEARCH_IDENTITY = ("objective", "direction", "value", "space")
+SEARCH_IDENTITY = ("objective", "direction", "space")
 # The C parser is ten times faster, and there may be hundreds of jobs.
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -43,46 +42,32 @@ def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None)
     return {**found, "fingerprint": f"sha256 {hashlib.sha256(text).hexdigest()}"}
 
 
-def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, FileLock | None]:
+def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, FileLock]:
     """The directory of a new sweep, or that of an unfinished one to resume, and its lock.
 
-    The lock keeps other commands from resuming the sweep as long as it is referenced. A search in a
-    directory that was named has none, as other processes may join it. A directory that was named
-    and belongs to another sweep is rejected.
+    The lock keeps other commands from resuming the sweep as long as it is referenced.
     """
     new = Path(str(config.hydra.sweep.dir)).resolve()
     key = f"hydra.sweep.dir={config.hydra.sweep.dir}"
     reject_remote(new, key)
-    resumes = bool(OmegaConf.select(config, "sweep.resume"))
-    if any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra):
-        _validate_named(key, read_record(new), record, resumes)
-        if record["jobs"] is None:
-            return new, None
-        if lock := try_lock(new / ".lock"):
-            return new, lock
-        raise UserError(
-            f"{key}: another process is running this sweep; wait for it, or give another directory"
-        )
-    if resumes:
+    is_named = any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra)
+    if not is_named and config.sweep.resume:
         for old in sorted(new.parent.parent.glob("*/*-sweep"), reverse=True):
             if _is_unfinished(old, record) and (lock := try_lock(old / ".lock")):
                 return old, lock
-    return new, try_lock(new / ".lock")
-
-
-def _validate_named(
-    key: str, earlier: dict[str, Any], record: dict[str, Any], resumes: bool
-) -> None:
-    if earlier and not resumes:
-        raise UserError(
-            f"{key}: holds a sweep, and sweep.resume=false does not resume it; give another "
-            "directory, or use sweep.resume=true"
-        )
-    if earlier and earlier.get("fingerprint") != record["fingerprint"]:
-        raise UserError(
-            f"{key}: holds a sweep of another configuration ({_difference(earlier, record)}); give "
-            "another directory"
-        )
+    if earlier := read_record(new):
+        if not config.sweep.resume:
+            raise UserError(f"{key}: holds a sweep; use sweep.resume=true, or another directory")
+        if earlier.get("fingerprint") != record["fingerprint"]:
+            raise UserError(
+                f"{key}: holds another sweep, which is that of {earlier.get('command')} with the "
+                f"configuration in {RECORD} there; give another directory"
+            )
+    if lock := try_lock(new / ".lock"):
+        return new, lock
+    raise UserError(
+        f"{key}: another process is running this sweep; wait for it, or give another directory"
+    )
 
 
 def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
@@ -97,28 +82,6 @@ def jobs_done(directory: Path) -> int:
     """How many jobs of a sweep are done, and not run again."""
     runs = directory.glob("*/.hydra")
     return sum(read_metrics(path.parent).get("status") in DONE for path in runs)
-
-
-def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
-    # Without groups: a key within says more. As JSON, which tells null, an empty text and a missing
-    # key apart.
-    there, here = (
-        {
-            key: json.dumps(value, default=str)
-            for key, value in dotted(record.get("config", {}))
-            if not (isinstance(value, dict) and value)
-        }
-        for record in (earlier, now)
-    )
-    for key in there | here:
-        old, new = there.get(key, "not set"), here.get(key, "not set")
-        if old != new:
-            return f"{key} is {old} there, {new} here"
-    words = [set(record.get("typed", [])) for record in (earlier, now)]
-    gone, added = (
-        " ".join(sorted(one - other)) or "nothing" for one, other in (words, reversed(words))
-    )
-    return f"there {gone}, here {added}" if words[0] != words[1] else "other values are swept"
 
 
 def read_record(directory: Path) -> dict[str, Any]:

@@ -29,25 +29,27 @@ from ...errors import UserError, say
 from ..command.claim import stop_once
 from ..command.explain import explain
 from ..config.validate import validate_group
-from ..run.interpolation import in_one_line
-from ..run.record import creating, invocation, override, quoted
+from ..run.record import OVERRIDES, creating, invocation, override, quoted
 from ..run.stored import overrides_of as typed_overrides
 from ..run.stored import typed_secrets
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
-from .launchers import JOBLIB, Interrupt, launcher_of, validate_launcher
-from .results import OVERRIDES
+from .launchers import CTRL_C, JOBLIB, launcher_of, let_jobs_save, validate_launcher
 
 
 @contextmanager
-def ending_the_command(config: DictConfig) -> Iterator[None]:
+def ending_the_command(config: DictConfig, config_name: str) -> Iterator[None]:
     """End the command by an error: of an Exception in a callback Hydra makes a warning."""
     try:
         yield
     except UserError as error:
         stop_once(error)
-    except OmegaConfBaseException as error:
-        stop_once(in_one_line(error, config))
+    except (HydraException, OmegaConfBaseException) as error:
+        sources = config.hydra.runtime.config_sources
+        folder = next(source.path for source in sources if source.provider == "main")
+        words = typed_overrides(config.hydra.overrides.task)
+        say(f"error: {explain(error, Path(folder), config_name, words)}")
+        sys.exit(1)
     except Exception:
         say(traceback.format_exc())
         sys.exit(1)
@@ -62,21 +64,14 @@ class SweepHooks(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """A sweep was composed, and nothing is on disk yet."""
-        config_name = kwargs["config_name"]
-        with ending_the_command(config):
-            try:
-                jobs = _validate(config)
-                # The lock is held as long as Hydra holds this object: until the sweep ends.
-                with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
-                    directory, self.lock = _begin(config, config_name, jobs)
-            except (HydraException, OmegaConfBaseException) as error:
-                sources = config.hydra.runtime.config_sources
-                folder = next(source.path for source in sources if source.provider == "main")
-                overrides = typed_overrides(config.hydra.overrides.task)
-                say(f"error: {explain(error, Path(folder), config_name, overrides)}")
-                sys.exit(1)
-            is_joblib = launcher_of(config.hydra) == JOBLIB
-            self.interrupt = Interrupt(directory) if is_joblib else None
+        self.config_name = kwargs["config_name"]
+        with ending_the_command(config, self.config_name):
+            jobs = _validate(config)
+            # The lock is held as long as Hydra holds this object: until the sweep ends.
+            with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
+                directory, self.lock = _begin(config, self.config_name, jobs)
+            if launcher_of(config.hydra) == JOBLIB:
+                let_jobs_save(directory)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Drop a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
@@ -84,17 +79,15 @@ class SweepHooks(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """All jobs ended."""
-        if self.interrupt:
-            self.interrupt.restore()
-            if self.interrupt.requested:
-                say("stopped by Ctrl-C; the same command resumes the sweep")
-                sys.exit(130)
+        stopped = Path(config.hydra.sweep.dir, STOPPED)
+        if stopped.is_file() and stopped.read_text() == CTRL_C:
+            say(f"{CTRL_C}; the same command resumes the sweep")
+            sys.exit(130)
         try:
-            with ending_the_command(config):
+            with ending_the_command(config, self.config_name):
                 status = _end(config)
         finally:
-            if self.lock:
-                self.lock.release()
+            self.lock.release()
         if status:
             sys.exit(status)
 
@@ -108,7 +101,7 @@ def _validate(config: DictConfig) -> list[list[str]] | None:
     validate_launcher(config)
     jobs = None
     if is_search(config):
-        _validate_search(config, overrides)
+        _validate_search(overrides)
     elif str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
         jobs = _grid(overrides)
     _compose_each_choice(config, overrides)
@@ -117,7 +110,7 @@ def _validate(config: DictConfig) -> list[list[str]] | None:
 
 def _begin(
     config: DictConfig, config_name: str, jobs: list[list[str]] | None
-) -> tuple[Path, FileLock | None]:
+) -> tuple[Path, FileLock]:
     """Choose and lock the directory of a sweep, and write its record.
 
     The directory, and from what jobs are named, are set in the configuration for every job.
@@ -125,8 +118,8 @@ def _begin(
     command = invocation().command(Path(sys.argv[0]).name, *sys.argv[1:])
     record = {"command": command, **identity(config, config_name, jobs)}
     directory, lock = choose_directory(config, record)
-    count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
-    kind = f"sweep of {count}" if jobs else "search" if is_search(config) else "sweep"
+    count = f" of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
+    kind = "search" if is_search(config) else f"sweep{count}"
     where = f"{kind} in {invocation().short(directory)}"
     resumed = f"resuming a {where}: {jobs_done(directory)} are done"
     if line := typed_secrets(typed_overrides(config.hydra.overrides.task)):
@@ -138,15 +131,16 @@ def _begin(
     if not (directory / RECORD).exists():
         content = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
         (directory / RECORD).write_text(content)
-    fixed = [each.key_or_group for each in overrides_of(config) if not each.is_sweep_override()]
+    fixed = [word.key_or_group for word in overrides_of(config) if not word.is_sweep_override()]
     # In the configuration of the sweep, and as overrides for every job.
-    typed = [f"hydra.sweep.dir={quoted(directory)}"]
     exclude = "hydra.job.config.override_dirname.exclude_keys"
-    typed.append(f"{exclude}=[{','.join(map(quoted, fixed))}]")
     with read_write(config.hydra), open_dict(config.hydra):
         OmegaConf.update(config, "hydra.sweep.dir", str(directory))
         OmegaConf.update(config, exclude, fixed)
-        config.hydra.overrides.hydra += typed
+        config.hydra.overrides.hydra += [
+            f"hydra.sweep.dir={quoted(directory)}",
+            f"{exclude}=[{','.join(map(quoted, fixed))}]",
+        ]
     HydraConfig.instance().set_config(config)
     return directory, lock
 
@@ -160,8 +154,8 @@ def overrides_of(config: DictConfig) -> list[Override]:
     return parser.parse_overrides([*swept, *typed_overrides(config.hydra.overrides.task)])
 
 
-def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
-    if not any(each.is_sweep_override() for each in overrides):
+def _validate_search(overrides: list[Override]) -> None:
+    if not any(word.is_sweep_override() for word in overrides):
         raise UserError(
             "sweep=optuna: there is nothing to search; add a space, such as "
             "'optimizer.lr=tag(log, interval(1e-4, 1e-1))' (in quotes, for the shell)"
@@ -170,56 +164,39 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
     from .search import read_space
 
     read_space(overrides)
-    mode, search = config.mode, config.sweep
-    if search.objective == config.monitor and search.direction != mode:
-        raise UserError(
-            f"sweep.direction={search.direction}: monitor={config.monitor} has mode={mode}; use "
-            f"sweep.direction={mode}, or monitor={config.monitor} mode={search.direction}"
-        )
 
 
 def _grid(overrides: list[Override]) -> list[list[str]]:
-    for each in overrides:
-        if each.is_sweep_override() and not each.is_discrete_sweep():
+    for word in filter(Override.is_sweep_override, overrides):
+        if not word.is_discrete_sweep() or not list(word.sweep_iterator()):
             raise UserError(
-                f"{each.input_line}: an interval cannot be enumerated; add sweep=optuna to search "
-                f"it, or list values, such as {each.key_or_group}=0.1,0.2"
-            )
-        if each.is_sweep_override() and not list(each.sweep_iterator()):
-            raise UserError(
-                f"{each.input_line}: is a sweep over nothing; give at least one value, such as "
-                f"{each.key_or_group}=range(1,4)"
+                f"{word.input_line}: has no values for jobs; list some, such as "
+                f"{word.key_or_group}=0.1,0.2, or add sweep=optuna to search an interval"
             )
     return split_sweep(overrides)
 
 
 def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
     """Compose the first job, and one with each other choice of a group, to find typos."""
-    first = [f"{each.get_key_element()}={_first_value(each)}" for each in overrides]
+    first = [f"{word.get_key_element()}={_first_value(word)}" for word in overrides]
     loader = GlobalHydra.instance().config_loader()
     groups = loader.load_sweep_config(config, first).hydra.runtime.choices
-    for place, each in enumerate(overrides):
-        if each.is_discrete_sweep() and each.key_or_group in groups:
-            for value in each.sweep_string_iterator():
-                choice = f"{each.get_key_element()}={value}"
+    for place, word in enumerate(overrides):
+        if word.is_discrete_sweep() and word.key_or_group in groups:
+            for value in word.sweep_string_iterator():
+                choice = f"{word.get_key_element()}={value}"
                 words = [*first[:place], choice, *first[place + 1 :]]
-                _reject_what_is_for_all_jobs(
-                    config, loader.load_sweep_config(config, words), choice
-                )
+                job = loader.load_sweep_config(config, words)
+                if _read_once(job) != _read_once(config):
+                    raise UserError(
+                        f"{choice}: chooses a launcher or a sweeper, which are for all jobs of a "
+                        f"sweep; start a sweep for each file, such as -m {choice}"
+                    )
 
 
-def _reject_what_is_for_all_jobs(config: DictConfig, job: DictConfig, choice: str) -> None:
-    """Reject a swept file that chooses a launcher or parameters, which Hydra read before."""
-    what = None
-    if launcher_of(job.hydra) != launcher_of(config.hydra):
-        what = "a launcher"
-    elif (job.hydra.sweeper.get("params") or {}) != (config.hydra.sweeper.get("params") or {}):
-        what = "hydra.sweeper.params"
-    if what:
-        raise UserError(
-            f"{choice}: has {what}, which is for all jobs of a sweep; start a sweep for each file, "
-            f"such as -m {choice}"
-        )
+def _read_once(config: DictConfig) -> list[Any]:
+    """What Hydra reads before the first job."""
+    return [OmegaConf.to_container(config.hydra[key]) for key in ("launcher", "sweeper")]
 
 
 def _first_value(override: Override) -> str:
@@ -244,12 +221,11 @@ def _end(config: DictConfig) -> int:
         if best := results.best:
             print(f"best: job {best.name}, {results.objective.name} {best.value:.6g}")
             typed = read_yaml(best.directory / OVERRIDES)
-            own = [word for word in typed if not word.startswith("sweep")]
-            print(f"  {invocation().command('train.py', *own)}")
+            of_a_run = [word for word in typed if not word.startswith("sweep")]
+            print(f"  {invocation().command('train.py', *of_a_run)}")
         print(f"More trials: the same command with {named} and a larger sweep.trials")
         return int(bool({"failed", "diverged"} & set(statuses)))
-    left = sum(status not in DONE for status in statuses)
-    if left:
+    if left := sum(status not in DONE for status in statuses):
         undone = f"{left} of {len(statuses)} jobs are not done"
         print(f"{undone}; the same command resumes the sweep ({named})")
     elif directory.name.endswith("-sweep"):  # as hydra/default.yaml names it

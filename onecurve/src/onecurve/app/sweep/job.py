@@ -4,13 +4,10 @@ import gc
 import math
 import signal
 import sys
-import time
 import traceback
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -35,7 +32,6 @@ from ..run.stored import overrides_of
 from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .launchers import (
     JOBLIB,
-    SLURM,
     interrupt_ends_job,
     launcher_of,
     reject_several_nodes,
@@ -51,14 +47,6 @@ PRUNING = {
 }
 
 
-class JobFailed(Exception):
-    """A job failed; the message is one line, and `invalid` says that its configuration was."""
-
-    def __init__(self, line: str, invalid: bool) -> None:
-        super().__init__(line)
-        self.invalid = invalid
-
-
 def is_search(config: DictConfig) -> bool:
     """Whether trials are chosen as the sweep proceeds: sweep=optuna."""
     return "trials" in config.get("sweep", {})
@@ -72,7 +60,6 @@ def run_job(work: str, config: DictConfig) -> float | None:
     """
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
-    started = time.monotonic()
     total = (
         config.sweep.trials if is_search(config) else len(read_record(sweep_dir).get("jobs") or ())
     )
@@ -90,64 +77,34 @@ def run_job(work: str, config: DictConfig) -> float | None:
                 stack.enter_context(interrupt_ends_job())
             varied = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {varied}" if varied else name, flush=True)
-            _write_to_own_folder(config, run_dir)
-            _run_with_retries(work, config, run_dir, name)
-            _print_what_is_left(config, total, time.monotonic() - started)
+            _run_and_report(work, config, run_dir, name)
     return Objective(str(config.get("monitor"))).reached(run_dir)
 
 
-def _print_what_is_left(config: DictConfig, total: int, seconds: float) -> None:
-    """How many jobs have not ended, and about how long they take.
-
-    As long as those that have finished took on average, without the imports of the first; if there
-    are none, as long as this one.
-    """
-    hydra = HydraConfig.get()
-    sweep_dir = Path(hydra.sweep.dir)
-    jobs = [read_metrics(path.parent) for path in sweep_dir.glob("*/metrics.json")]
-    left = total - sum(job.get("status") != "running" for job in jobs)
-    if left <= 0 or (sweep_dir / STOPPED).exists():
+def _run_and_report(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
+    _free_memory()
+    (run_dir / TRACEBACK).unlink(missing_ok=True)
+    try:
+        metrics = _run(work, config, run_dir)
+    except BaseException as error:
+        refusal = user_error_behind(error)
+        stopped = refusal is None and was_stopped(error)
+        line = describe_failure(refusal or error)
+        record.unfinished(run_dir, stopped, line)
+        if stopped:
+            _end_process(error)
+        text = f"{refusal}\n" if refusal else "".join(traceback.format_exception(error))
+        (run_dir / TRACEBACK).write_text(text)
+        file = invocation().short(run_dir / TRACEBACK)
+        print(f"{name} failed: {line} ({file})", file=sys.stderr, flush=True)
+        if config.sweep.on_failure == "stop":
+            (run_dir.parent / STOPPED).touch()
         return
-    line = f"jobs left: {left} of {total}"
-    if launcher_of(hydra) != SLURM:
-        lasted = [job["seconds"] for job in jobs if "seconds" in job]
-        rounds = math.ceil(left / int(config.sweep.get("parallel") or 1))
-        after = rounds * (fmean(lasted) if lasted else seconds)
-        line += f", about {timedelta(seconds=round(after))}"
-    print(line, flush=True)
-
-
-def _write_to_own_folder(config: DictConfig, run_dir: Path) -> None:
-    """Give checkpoints that a job writes to an address a folder there, as on a disk."""
-    # Unresolved, so that the text is stored and not what an environment variable holds.
-    plain: Any = OmegaConf.to_container(config, resolve=False)
-    for name, entry in (plain.get("callbacks") or {}).items():
-        if entry and is_address(folder := entry.get("dirpath")):
-            config.callbacks[name].dirpath = f"{folder.rstrip('/')}/{run_dir.name}"
-
-
-def _run_with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
-    policy = config.sweep.on_failure
-    for left in reversed(range(1 + (int(config.sweep.retries) if policy == "retry" else 0))):
-        _free_memory()
-        try:
-            metrics = _run(work, config, run_dir)
-        except JobFailed as failure:
-            retries = left > 0 and not failure.invalid
-            file = invocation().short(run_dir / TRACEBACK)
-            ending = " (trying again)" if retries else f" ({file})"
-            print(f"{name} failed: {failure}{ending}", file=sys.stderr, flush=True)
-            if retries:
-                continue
-            if policy == "stop":
-                (run_dir.parent / STOPPED).touch()
-            return
-        if reason := _divergence(metrics, run_dir):
-            record.change_status(run_dir, "diverged", reason)
-            print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
-        else:
-            print(f"{name}: {_summary(run_dir)}", flush=True)
-        return
+    if reason := _divergence(metrics, run_dir):
+        record.change_status(run_dir, "diverged", reason)
+        print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
+    else:
+        print(f"{name}: {_summary(run_dir)}", flush=True)
 
 
 def _free_memory() -> None:
@@ -163,55 +120,50 @@ def _free_memory() -> None:
 
 
 def _run(work: str, config: DictConfig, run_dir: Path) -> Metrics:
-    """Run a job, from its newest checkpoint if it was interrupted before.
-
-    If it fails, the traceback is in the run directory. If a signal stopped it, the process ends.
-    """
+    """Run a job, from its newest checkpoint if it was interrupted before."""
     hydra = HydraConfig.get()
     overrides = overrides_of(hydra.overrides.task)
-    (run_dir / TRACEBACK).unlink(missing_ok=True)
-    try:
-        reject_several_nodes(config)
-        if line := check(config, str(hydra.job.config_name), overrides):
-            say(line)
-        if address := folder_of(config):
-            bring_last(DIRPATH, address, run_dir)
-        newest = newest_checkpoint(run_dir)[0]
-        if newest and "resume" in config:
-            print(f"resume: continuing from {newest.name}", flush=True)
-            config.resume = str(newest)
-        OmegaConf.update(config, "sweep.job", int(hydra.job.num), force_add=True)
-        if is_search(config):
-            OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
-        own = [word for word in overrides if not word.startswith("sweep")]
-        # The job's record names the command that runs the job alone.
-        with replaced(sys, "argv", [f"{hydra.job.name}.py", *own]):
-            return one_run.start(work, config, RunContext(run_dir))
-    except BaseException as error:
-        invalid = user_error_behind(error)
-        stopped = invalid is None and was_stopped(error)
-        line = describe_failure(invalid or error)
-        record.unfinished(run_dir, stopped, line)
-        if stopped:
-            reason, status = "stopped by Ctrl-C", 130
-            if isinstance(error, RankFailed) and error.status > 128:
-                reason, status = str(error).partition(";")[0], error.status
-            print(f"{reason}; the same command resumes the sweep", file=sys.stderr, flush=True)
-            _requeue(status)
-            sys.exit(status)
-        (run_dir / TRACEBACK).write_text(
-            f"{invalid}\n" if invalid else "".join(traceback.format_exception(error))
-        )
-        raise JobFailed(line, invalid=invalid is not None) from None
+    reject_several_nodes(config)
+    _write_to_own_folder(config, run_dir)
+    if line := check(config, str(hydra.job.config_name), overrides):
+        say(line)
+    if address := folder_of(config):
+        bring_last(DIRPATH, address, run_dir)
+    newest = newest_checkpoint(run_dir)[0]
+    if newest and "resume" in config:
+        print(f"resume: continuing from {newest.name}", flush=True)
+        config.resume = str(newest)
+    OmegaConf.update(config, "sweep.job", int(hydra.job.num), force_add=True)
+    if is_search(config):
+        OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
+    of_a_run = [word for word in overrides if not word.startswith("sweep")]
+    # The job's record names the command that runs the job alone.
+    with replaced(sys, "argv", [f"{hydra.job.name}.py", *of_a_run]):
+        return one_run.start(work, config, RunContext(run_dir))
 
 
-def _requeue(status: int) -> None:
-    """Call submitit's handler, which queues the job again, if Slurm ends it for its time limit."""
+def _write_to_own_folder(config: DictConfig, run_dir: Path) -> None:
+    """Give checkpoints that a job writes to an address a folder there, as on a disk."""
+    # Unresolved, so that the text is stored and not what an environment variable holds.
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    for name, entry in (plain.get("callbacks") or {}).items():
+        if entry and is_address(folder := entry.get("dirpath")):
+            config.callbacks[name].dirpath = f"{folder.rstrip('/')}/{run_dir.name}"
+
+
+def _end_process(error: BaseException) -> NoReturn:
+    """End the sweep, of which a signal has stopped a job."""
+    reason, status = "stopped by Ctrl-C", 130
+    if isinstance(error, RankFailed) and error.status > 128:
+        reason, status = str(error).partition(";")[0], error.status
+    print(f"{reason}; the same command resumes the sweep", file=sys.stderr, flush=True)
     usr2 = getattr(signal, "SIGUSR2", None)  # not on Windows, which has no Slurm either
     if usr2 is not None and status == 128 + usr2:
+        # Slurm ends the job for its time limit: submitit's handler queues it again.
         handler = signal.getsignal(usr2)
         if callable(handler):
             handler(usr2, None)
+    sys.exit(status)
 
 
 def _divergence(metrics: Metrics, run_dir: Path) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from filelock import FileLock
 from hydra.conf import HydraConf
@@ -21,9 +21,9 @@ from ...launch.process import QuickExit
 from ..run.record import try_lock
 from .directory import STOPPED
 
-# Launchers: one job after another in this process, several processes of this machine at the same
-# time, and a job of Slurm for each, queued by submitit.
-SERIAL, JOBLIB, SLURM = "BasicLauncher", "JoblibLauncher", "SlurmLauncher"
+# One job after another in this process, and several processes of this machine at the same time.
+SERIAL, JOBLIB = "BasicLauncher", "JoblibLauncher"
+CTRL_C = "stopped by Ctrl-C"  # what the file STOPPED says then
 
 T = TypeVar("T")
 
@@ -41,19 +41,7 @@ def validate_launcher(config: DictConfig) -> None:
             f"-m: {ranks.starter} has started {ranks.world_size} ranks, but a sweep starts the "
             f"ranks of each job itself; run the command once, without {ranks.starter}"
         )
-    nodes = machine.node_around().nodes or 1
-    if ranks is None and nodes > 1:
-        raise UserError(
-            f"-m: PET_NNODES={nodes}: each of these nodes would run the whole sweep; use one node, "
-            "or one command per run"
-        )
     reject_several_nodes(config)
-    for name in ("nodes", "tasks_per_node"):
-        if (count := config.hydra.launcher.get(name) or 1) != 1:
-            raise UserError(
-                f"hydra.launcher.{name}={count}: a job of a sweep is one task on one node, which "
-                f"starts its ranks; use hydra.launcher.{name}=1, or one command per run"
-            )
     parallel = OmegaConf.select(config, "sweep.parallel")
     if parallel != 1 and launcher_of(config.hydra) == SERIAL:
         raise UserError(
@@ -63,13 +51,14 @@ def validate_launcher(config: DictConfig) -> None:
 
 
 def reject_several_nodes(config: DictConfig) -> None:
-    """A sweep runs in this process, or in a process for each job, which starts ranks beside it."""
-    nodes = OmegaConf.select(config, "trainer.num_nodes")
-    if isinstance(nodes, int) and nodes > 1:
-        raise UserError(
-            f"trainer.num_nodes={nodes}: each job of a sweep (-m) runs on one node; use "
-            "trainer.num_nodes=1, or one command per run"
-        )
+    """A job runs in this process, or in one that a launcher starts, and starts ranks beside it."""
+    for key in ("trainer.num_nodes", "hydra.launcher.nodes", "hydra.launcher.tasks_per_node"):
+        count = OmegaConf.select(config, key)
+        if isinstance(count, int) and count > 1:
+            raise UserError(
+                f"{key}={count}: each job of a sweep (-m) is one task on one node, which starts "
+                f"its ranks; use {key}=1, or one command per run"
+            )
 
 
 @cache
@@ -117,26 +106,18 @@ def _free_place(folder: Path, parallel: int) -> tuple[int, FileLock]:
         time.sleep(0.1)
 
 
-class Interrupt:
-    """Lets jobs that run side by side save before Ctrl-C ends the sweep.
+def let_jobs_save(sweep_dir: Path) -> None:
+    """Let jobs that run side by side save before Ctrl-C ends the sweep.
 
     A terminal sends SIGINT to every process. Unhandled, it would make this process, which started
     the others, kill them before they have saved. A second Ctrl-C does so.
     """
 
-    def __init__(self, sweep_dir: Path) -> None:
-        self.requested = False
-        self._sweep_dir = sweep_dir
-        self._previous: Any = signal.signal(signal.SIGINT, self._request)
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        (sweep_dir / STOPPED).write_text(CTRL_C)
 
-    def _request(self, number: int, frame: object) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        (self._sweep_dir / STOPPED).touch()
-
-    def restore(self) -> None:
-        signal.signal(signal.SIGINT, self._previous)
+    signal.signal(signal.SIGINT, stop)
 
 
 @contextmanager

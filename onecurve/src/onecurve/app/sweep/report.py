@@ -9,7 +9,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -27,11 +27,8 @@ from .directory import TRACEBACK
 from .results import COMPARED_STEPS, Job, SweepResults, label, read_sweep, short_keys, shown
 
 PAGE = Path(__file__).with_name("page.html")
-MOST_ROWS = 50
-MOST_FAILURES = 10
-LAST_LETTERS = 6000  # of a traceback on the page: its end says what happened
+MOST_ROWS = 50  # in the terminal
 STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "dim"}
-FIRST_COLUMNS = ("job", "directory", "status", "error", "stopped")
 STAR = "★ "  # what the name of the best job begins with
 # Head and format of numbers of a job that are no metrics.
 FACTS = {
@@ -81,10 +78,21 @@ def main() -> None:
 def write_report(directory: Path) -> SweepResults:
     """Write sweep.csv and sweep.html about all jobs into the directory of a sweep or a run."""
     sweep = read_sweep(directory)
+    jobs = job_table(sweep)
     tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
     _write_csv(sweep, directory / "sweep.csv")
-    _write_page(sweep, tables, directory / "sweep.html")
-    _print(sweep, tables)
+    _write_page(sweep, jobs, tables, directory / "sweep.html")
+    console = plain_console()
+    console.print(_for_terminal(jobs, console.width))
+    failures = [_failure(job) for job in sweep.jobs if job.failed]
+    for reason, file in failures[:MOST_ROWS]:
+        where = f" (traceback: {invocation().short(file)})" if file.is_file() else ""
+        console.print(Text(reason + where, style="red"), soft_wrap=True)
+    for rows, which in ((jobs.rows, ""), (failures, " that failed or diverged")):
+        if len(rows) > MOST_ROWS:
+            console.print(f"and {len(rows) - MOST_ROWS} more{which} in sweep.csv")
+    for table in tables:
+        console.print(_for_terminal(table, console.width))
     files = [invocation().short(directory / f"sweep.{suffix}") for suffix in ("csv", "html")]
     print("Report:", ", ".join(files))
     return sweep
@@ -92,42 +100,26 @@ def write_report(directory: Path) -> SweepResults:
 
 def _write_csv(sweep: SweepResults, path: Path) -> None:
     """A line for each job, best first, with everything that is known of it."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for job in sweep.ranked:
-        texts = {name: job.text(name) for name in ("error", "stopped", "strategy")}
-        about = {"job": job.name, "directory": job.directory, "status": job.status, **texts}
+        about = {"job": job.name, "directory": job.directory, "status": job.status}
+        about |= {name: job.text(name) for name in ("error", "stopped")}
         objective = {sweep.objective.name: job.value} if sweep.objective.name else {}
+        strategy = job.overrides.get("strategy") or job.text("strategy")
+        row = {**about, **job.overrides, "strategy": strategy, **objective}
         # An override wins over a number of the same name, the objective over a last value.
-        rows.append({**job.numbers, **objective, **about, **job.overrides, "job": job.name})
-    overrides = dict.fromkeys(key for job in sweep.ranked for key in job.overrides)
-    others = sorted(set().union(*rows))
-    first = (*FIRST_COLUMNS, *overrides, "strategy", sweep.objective.name)
-    columns = [name for name in dict.fromkeys((*first, *others)) if name]
+        rows.append({**row, **dict(sorted(job.numbers.items())), **row})
     # Excel reads UTF-8 only where the file begins with a byte order mark.
     with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, list(dict.fromkeys(itertools.chain(*rows))))
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _reason(job: Job) -> str:
-    return f"{job.name} {job.status}: {job.text('error') or 'no reason was recorded'}"
-
-
-def _print(sweep: SweepResults, tables: Sequence[Table]) -> None:
-    console = plain_console()
-    console.print(_for_terminal(job_table(sweep), console.width))
-    if len(sweep.jobs) > MOST_ROWS:
-        console.print(f"and {len(sweep.jobs) - MOST_ROWS} more in sweep.csv")
-    failed = [job for job in sweep.jobs if job.failed]
-    for job in failed[:MOST_FAILURES]:
-        file = job.directory / TRACEBACK
-        where = f" (traceback: {invocation().short(file)})" if file.is_file() else ""
-        console.print(Text(_reason(job) + where, style="red"), soft_wrap=True)
-    if more := failed[MOST_FAILURES:]:
-        console.print(f"and {len(more)} more that failed or diverged, in sweep.csv")
-    for table in tables:
-        console.print(_for_terminal(table, console.width))
+def _failure(job: Job) -> tuple[str, Path]:
+    """Why a job failed, and the file with its traceback, which may be missing."""
+    reason = job.text("error") or "no reason was recorded"
+    return f"{job.name} {job.status}: {reason}", job.directory / TRACEBACK
 
 
 def _for_terminal(table: Table, width: int) -> RichTable:
@@ -137,29 +129,34 @@ def _for_terminal(table: Table, width: int) -> RichTable:
     # Rich puts a space at either side of a column, and one between two.
     ends = itertools.accumulate(max(map(len, column)) + 3 for column in columns)
     count = max(table.least, sum(end < width for end in ends))
-    found = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD)
-    found.caption, found.caption_justify = Text(table.note), "left"
+    shown_table = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD)
+    shown_table.caption, shown_table.caption_justify = Text(table.note), "left"
     for index, head in enumerate(table.heads[:count]):
         is_name = index < table.names
-        found.add_column(Text(head), justify="left" if is_name else "right", overflow="fold")
+        shown_table.add_column(Text(head), justify="left" if is_name else "right", overflow="fold")
     for row in rows:
         cells = [Text(cell, style=STYLES.get(cell, "")) for cell in row[:count]]
-        found.add_row(*cells, style="bold" if row[0].startswith(STAR) else "")
-    return found
+        shown_table.add_row(*cells, style="bold" if row[0].startswith(STAR) else "")
+    return shown_table
 
 
-def _write_page(sweep: SweepResults, tables: Sequence[Table], path: Path) -> None:
+def _write_page(sweep: SweepResults, jobs: Table, tables: Sequence[Table], path: Path) -> None:
     """One file that opens from disk and fetches nothing."""
     charts = [
         figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)
         for name, figure in charts_of(sweep).items()
     ]
+    failures = []
+    for reason, file in (_failure(job) for job in sweep.jobs if job.failed):
+        frames = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else reason
+        summary = f"<summary>{escape(reason)}</summary>"
+        failures.append(f"<details>{summary}<pre>{escape(frames)}</pre></details>")
     text = Template(PAGE.read_text(encoding="utf-8")).substitute(
         title=escape(sweep.title),
         plotly=get_plotlyjs(),
         introduction=_introduction(sweep),
-        jobs=_as_html(job_table(sweep)),
-        failures="\n".join(_failure(job) for job in sweep.jobs if job.failed),
+        jobs=_as_html(jobs),
+        failures="\n".join(failures),
         tables="\n".join(map(_as_html, tables)),
         charts="\n".join(charts),
     )
@@ -168,23 +165,14 @@ def _write_page(sweep: SweepResults, tables: Sequence[Table], path: Path) -> Non
 
 
 def _introduction(sweep: SweepResults) -> str:
-    name, mode, value = sweep.objective
+    name, mode = sweep.objective
     better = {"max": "more", "min": "less"}[mode]
     overrides = sweep.jobs[0].overrides.items()
     shared = [f"{key}={text}" for key, text in overrides if key not in sweep.keys]
-    lines = [f"Judged by {name} ({value} value, {better} is better)."] if name else []
+    lines = [f"Judged by {name} ({better} is better)."] if name else []
     lines += [f"All jobs have {', '.join(shared)}."] if shared else []
     command = f"<pre>{escape(sweep.command)}</pre>" if sweep.command else ""
     return f"{command}<p>{escape(' '.join(lines))}</p>"
-
-
-def _failure(job: Job) -> str:
-    try:
-        traceback = (job.directory / TRACEBACK).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return f"<p>{escape(_reason(job))}</p>"
-    end = escape(traceback[-LAST_LETTERS:])
-    return f"<details><summary>{escape(_reason(job))}</summary><pre>{end}</pre></details>"
 
 
 def _as_html(table: Table) -> str:
@@ -201,28 +189,24 @@ def _as_html(table: Table) -> str:
 
 def job_table(sweep: SweepResults) -> Table:
     """All jobs, best first."""
-    keys = list(short_keys(sweep.keys).values())
     *facts, memory = (name for name in FACTS if name not in sweep.metrics)
     numbers = [*facts, *sweep.metrics, memory]
-    ends = (
-        ["status", "stopped by"] if any(job.text("stopped") for job in sweep.jobs) else ["status"]
-    )
+    is_stopped = any(job.text("stopped") for job in sweep.jobs)
+    heads = ["job", *short_keys(sweep.keys).values(), "status", *["stopped by"] * is_stopped]
     rows = []
     for job in sweep.ranked:
-        values = [shown(job.overrides.get(key, "")) for key in sweep.keys]
         name = STAR + job.name if job is sweep.best else job.name
-        ended = [job.status, _stopped_by(job)][: len(ends)]
-        rows.append([name, *values, *ended, *(_cell(sweep, job, number) for number in numbers)])
-    heads = [FACTS[number][0] if number in FACTS else number for number in numbers]
-    names = 1 + len(keys) + len(ends)
+        row = [name, *(shown(job.overrides.get(key, "")) for key in sweep.keys), job.status]
+        row += [_stopped_by(job)] * is_stopped
+        rows.append([*row, *(_cell(name, sweep.number(job, name)) for name in numbers)])
     counts = Counter(job.status for job in sweep.ranked).most_common()
     jobs = "1 job" if len(sweep.jobs) == 1 else f"{len(sweep.jobs)} jobs"
     return Table(
         title=f"Sweep, {jobs}: " + ", ".join(f"{count} {status}" for status, count in counts),
-        heads=["job", *keys, *ends, *heads],
+        heads=[*heads, *(FACTS[name][0] if name in FACTS else name for name in numbers)],
         rows=rows,
-        names=names,
-        least=names + len(facts) + bool(sweep.objective.name),
+        names=len(heads),
+        least=len(heads) + len(facts) + bool(sweep.objective.name),
     )
 
 
@@ -232,16 +216,12 @@ def _stopped_by(job: Job) -> str:
     return first.rstrip(":").rpartition(".")[2]
 
 
-def _cell(sweep: SweepResults, job: Job, name: str) -> str:
-    value = sweep.number(job, name)
-    if name in FACTS:
-        return _format(value, FACTS[name][1])
-    if value is None:
-        # NaN of a job that diverged is shown as such.
-        return _format(job.numbers.get(name), ".4f")
+def _cell(name: str, value: float | None) -> str:
+    if name in FACTS or value is None:
+        return _format(value, FACTS[name][1] if name in FACTS else "")
     if 0 < abs(value) < 0.001:
         return f"{value:.2e}"
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4f}"
 
 
 def _format(value: float | None, form: str) -> str:
@@ -256,7 +236,7 @@ def seed_means(sweep: SweepResults) -> Table | None:
     keys = [key for key in sweep.keys if key != "seed"]
     groups: dict[tuple[str, ...], list[Job]] = {}
     for job in sweep.jobs:
-        groups.setdefault(tuple(job.overrides.get(key, "") for key in keys), []).append(job)
+        groups.setdefault(_values(job, keys), []).append(job)
     if "seed" not in sweep.keys or len(groups) == len(sweep.jobs):
         return None
 
@@ -268,14 +248,18 @@ def seed_means(sweep: SweepResults) -> Table | None:
     for jobs in sorted(groups.values(), key=mean_cost):
         finished = [job for job in jobs if job.finished]
         count = str(len(jobs)) if finished == jobs else f"{len(finished)} of {len(jobs)}"
-        means = [_mean([sweep.number(job, name) for job in finished]) for name in sweep.metrics]
+        means = [_mean(sweep.number(job, name) for job in finished) for name in sweep.metrics]
         rows.append([label(jobs[0].overrides, keys) or "all jobs", count, *means])
     title, heads = "Mean ± standard deviation over seeds", ["configuration", "n", *sweep.metrics]
     return Table(title, heads, rows, least=3)
 
 
-def _mean(numbers: Sequence[float | None]) -> str:
-    values = [value for value in numbers if value is not None]
+def _values(job: Job, keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(job.overrides.get(key, "") for key in keys)
+
+
+def _mean(numbers: Iterable[float | None]) -> str:
+    values = [value for value in numbers if value is not None and math.isfinite(value)]
     if not values:
         return "–"
     mean = f"{statistics.fmean(values):.4g}"
@@ -286,37 +270,34 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
     """A row for each strategy, the reference first; None unless several were swept.
 
     The columns are the largest relative difference of the training loss in the first steps from the
-    job of the reference that is otherwise equal, the mean time of a step, alone and over that of
-    the reference, and the largest peak memory.
+    job of the reference that is otherwise equal, the mean time of a step, with all that the run did
+    beside its steps, alone and over that of the reference, and the largest peak memory.
     """
-    names = list(dict.fromkeys(_strategy(job) for job in sweep.jobs))
-    if "strategy" not in sweep.keys or len(names) < 2:
+    groups: dict[str, list[Job]] = {}
+    for job in sweep.jobs:
+        groups.setdefault(_strategy(job), []).append(job)
+    if "strategy" not in sweep.keys or len(groups) < 2:
         return None
-    reference = "single" if "single" in names else names[0]
-    names.sort(key=lambda name: name != reference)
+    reference = "single" if "single" in groups else next(iter(groups))
     # A key of a strategy, such as strategy.schedule, belongs to it.
     others = [key for key in sweep.keys if key != "strategy" and not key.startswith("strategy.")]
-
-    def rest(job: Job) -> tuple[str, ...]:
-        return tuple(job.overrides.get(key, "") for key in others)
-
-    references = {rest(job): job for job in reversed(sweep.jobs) if _strategy(job) == reference}
+    references = {_values(job, others): job for job in reversed(groups[reference])}
     rows, needs_note = [], False
-    seconds: float | None = None
-    for name in names:
-        jobs = [job for job in sweep.jobs if _strategy(job) == name]
-        differences = [_differences(job, references.get(rest(job)), sweep.loss) for job in jobs]
+    seconds = _seconds_per_step(groups[reference])
+    for name in sorted(groups, key=lambda name: name != reference):
+        jobs = groups[name]
+        differences = [
+            _differences(job, references.get(_values(job, others)), sweep.loss) for job in jobs
+        ]
         difference = max(itertools.chain.from_iterable(differences), default=None)
         needs_note |= (difference or 0) > ROUNDING
-        times = [job.seconds_per_step for job in jobs if job.seconds_per_step]
-        mean = statistics.fmean(times) if times else None
-        seconds = mean or seconds if name == reference else seconds
+        mean = _seconds_per_step(jobs)
         cells = (
             (difference, ".1e"),
             (max(map(len, differences)) or None, ",.0f"),
             (mean and 1000 * mean, ",.1f"),
             (mean and seconds and mean / seconds, ".2f"),
-            (max(job.number("peak_memory_mib") or 0.0 for job in jobs) or None, ",.0f"),
+            (max(job.numbers.get("peak_memory_mib", 0) for job in jobs) or None, ",.0f"),
         )
         rows.append([name, *(_format(*cell) for cell in cells)])
     heads = ["strategy", "loss difference", "in steps", "ms per step"]
@@ -332,9 +313,16 @@ def _strategy(job: Job) -> str:
     return f"{name} ({', '.join(details)})" if details else name
 
 
+def _seconds_per_step(jobs: Iterable[Job]) -> float | None:
+    """The mean of all jobs; None if none has finished a step."""
+    facts = [(job.numbers.get("seconds"), job.numbers.get("global_step")) for job in jobs]
+    means = [seconds / steps for seconds, steps in facts if seconds and steps]
+    return statistics.fmean(means) if means else None
+
+
 def _differences(job: Job, other: Job | None, loss: str) -> list[float]:
     """The relative differences of the training loss in the first steps, where they are finite."""
     theirs = dict(other.curves[loss]) if other else {}
     shared = [(value, theirs[step]) for step, value in job.curves[loss] if step in theirs]
-    found = [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
-    return [each for each in found if math.isfinite(each)]
+    relative = [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
+    return [value for value in relative if math.isfinite(value)]

@@ -4,7 +4,7 @@ import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from ...errors import UserError
 from ...launch.context import RETURNED
 from ..metric_names import without_stage
-from ..run.record import read_metrics
+from ..run.record import OVERRIDES, read_metrics
 from .directory import read_record, read_yaml
 
 Curve = list[tuple[int, float]]
@@ -27,41 +27,31 @@ LOSSES = ("train/loss", "train_loss", "train_loss_step", "loss")
 COMPARED_STEPS = 50
 """Of how many steps the losses of strategies are compared: later, rounding has grown too much."""
 MOST_POINTS = 500  # points of a curve in a chart: more cannot be told apart, and make a page slow
-# Metrics that come first in a table, after the objective.
-PREFERRED = ("val/loss", "val/acc", "test/acc", "test/loss", "train/loss")
-OVERRIDES = ".hydra/overrides.yaml"  # a directory is that of a job if it has this file
 IGNORED = ("sweep.trial", "resume")  # overrides that say how a job is run, not what it is
 
 
 class Objective(NamedTuple):
     """The number by which jobs are compared: a metric, or another in metrics.json, as "seconds".
 
-    The mode, "max" or "min", is which way is better; the value is the "last", or the "best" of all
-    in metrics.csv.
+    The mode, "max" or "min", is which way is better.
     """
 
     name: str
     mode: str = "min"
-    value: str = "last"
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Objective":
         """That of a search by the configuration of one of its jobs; of a grid, `monitor`."""
-        search = config.get("sweep")
-        search = search if isinstance(search, Mapping) else {}
+        search = config.get("sweep") or {}
         name = search.get("objective") or config.get("monitor") or ""
         mode = search.get("direction") or config.get("mode")
-        return cls(str(name), "max" if mode == "max" else "min", str(search.get("value", "last")))
+        return cls(str(name), "max" if mode == "max" else "min")
 
     def reached(self, run_dir: Path) -> float | None:
         """The value that a run reached; None if it has none, or one that is not finite.
 
         A number that the script returned takes the place of the metric.
         """
-        if self.value == "best":
-            curve = read_curves(run_dir, [self.name])[self.name]
-            if numbers := [number for _, number in curve if math.isfinite(number)]:
-                return max(numbers) if self.mode == "max" else min(numbers)
         metrics = read_metrics(run_dir)
         last = metrics.get(RETURNED, metrics.get(self.name))
         return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
@@ -84,14 +74,10 @@ def read_curves(run_dir: Path, names: Collection[str]) -> dict[str, Curve]:
     try:
         with (run_dir / "metrics.csv").open(newline="", errors="replace") as file:
             for row in csv.DictReader(file):
-                for name, curve in curves.items():
-                    try:
-                        if row.get(name):
-                            curve.append((int(row["step"]), float(row[name])))
-                    except (KeyError, TypeError, ValueError):
-                        break  # a line that a running job has only half written
-    except (OSError, csv.Error):
-        pass
+                for name in filter(row.get, curves):
+                    curves[name].append((int(row["step"]), float(row[name])))
+    except (OSError, KeyError, TypeError, ValueError, csv.Error):
+        pass  # there is no file, or a running job has written only half of the last line
     return curves
 
 
@@ -137,17 +123,6 @@ class Job:
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
 
-    def number(self, name: str) -> float | None:
-        """A number of metrics.json; None if it is not finite."""
-        number = self.numbers.get(name)
-        return number if number is not None and math.isfinite(number) else None
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """The mean time of a step, with all that the run did beside its steps."""
-        seconds, steps = self.number("seconds"), self.number("global_step")
-        return seconds / steps if seconds and steps else None
-
 
 @dataclass(frozen=True)
 class SweepResults:
@@ -160,18 +135,19 @@ class SweepResults:
     keys: list[str]  # override keys whose values differ between jobs
     loss: str  # the metric that is the loss of each training step
 
-    @property
+    @cached_property
     def metrics(self) -> list[str]:
         """Names of all metrics, the objective first."""
         numbers = {name for job in self.jobs for name in job.numbers}
-        found = {name for name in numbers if "/" in name or without_stage(name) != name.lower()}
-        first = [self.objective.name] if self.objective.name else []
-        first += [name for name in PREFERRED if name in found]
-        return list(dict.fromkeys([*first, *sorted(found)]))
+        logged = {name for name in numbers if "/" in name or without_stage(name) != name.lower()}
+        # Those of validation come first after it.
+        names = sorted(logged, reverse=True)
+        return list(filter(None, dict.fromkeys([self.objective.name, *names])))
 
     def number(self, job: Job, name: str) -> float | None:
-        """The value of the objective, or another number of a job."""
-        return job.value if name == self.objective.name else job.number(name)
+        """The value of the objective, or another number of a job; NaN is possible."""
+        reached = job.value if name == self.objective.name else None
+        return job.numbers.get(name) if reached is None else reached
 
     def cost(self, job: Job) -> float:
         """The value of the objective, such that less is better; infinite without one."""
@@ -202,7 +178,7 @@ def read_sweep(directory: Path) -> SweepResults:
     # All jobs are compared by the same number: that of the first job that names one.
     configs = (read_yaml(path / "config.yaml") for path in typed)
     judged = (Objective.of(config) for config in configs if isinstance(config, dict))
-    objective = next((each for each in judged if each.name), Objective(""))
+    objective = next((one for one in judged if one.name), Objective(""))
     jobs = []
     for path, lines in typed.items():
         curves = read_curves(path, [*LOSSES, objective.name])
@@ -221,22 +197,20 @@ def _jobs_of(directory: Path) -> dict[Path, Any]:
 
     The directory of a job that was not begun does not exist.
     """
-    example = "such as one of runs/*/*-sweep"
-    if not directory.is_dir():
-        raise UserError(f"{directory}: there is no such directory; give that of a sweep, {example}")
     if (directory / OVERRIDES).is_file():
         return {directory: read_yaml(directory / OVERRIDES)}
-    found = {path.parent.parent: read_yaml(path) for path in directory.glob(f"*/{OVERRIDES}")}
-    if not found:
+    jobs = {path.parent.parent: read_yaml(path) for path in directory.glob(f"*/{OVERRIDES}")}
+    if not jobs:
+        why = "no job in it" if directory.is_dir() else "there is no such directory"
         raise UserError(
-            f"{directory}: no job in it (none of its directories has {OVERRIDES}); give the "
-            f"directory of a sweep, {example}, or of a run"
+            f"{directory}: {why}; give the directory of a sweep, such as one of runs/*/*-sweep, "
+            f"or of a run, which has a file {OVERRIDES}"
         )
-    begun = {_name_of(path) for path in found}
+    begun = {_name_of(path) for path in jobs}
     for number, overrides in enumerate(read_record(directory).get("jobs") or [], start=1):
         if str(number) not in begun:
-            found[directory / f"{number:02}"] = overrides
-    return dict(sorted(found.items(), key=lambda item: (len(_name_of(item[0])), item[0].name)))
+            jobs[directory / f"{number:02}"] = overrides
+    return dict(sorted(jobs.items(), key=lambda item: (len(_name_of(item[0])), item[0].name)))
 
 
 def _name_of(job: Path) -> str:
@@ -255,15 +229,15 @@ def _thinned(curve: Curve) -> Curve:
 
 def _parse(lines: Any) -> dict[str, str]:
     """Overrides by key: ``+callbacks=ema`` and ``~callbacks.ema`` keep their sign."""
-    found: dict[str, str] = {}
+    overrides: dict[str, str] = {}
     for line in lines if isinstance(lines, list) else []:
         key, equals, value = str(line).partition("=")
         if key.startswith("hydra.") or key.lstrip("+~") in IGNORED:
             continue
         if not equals:
             value = "removed" if key.startswith("~") else ""
-        found[key] = f"{found[key]}, {value}" if key in found else value
-    return found
+        overrides[key] = f"{overrides[key]}, {value}" if key in overrides else value
+    return overrides
 
 
 def as_number(text: str) -> float | None:
@@ -285,14 +259,14 @@ def shown(text: str, most: int = 200) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def short_keys(keys: Sequence[str]) -> dict[str, str]:
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """Each key's last part, where it is unique; ``optimizer.lr`` becomes ``lr``."""
     ends = {key: key.rpartition(".")[2] for key in keys}
     count = Counter(ends.values())
     return {key: end if end and count[end] == 1 else key for key, end in ends.items()}
 
 
-def label(overrides: Mapping[str, str], keys: Sequence[str]) -> str:
+def label(overrides: Mapping[str, str], keys: Collection[str]) -> str:
     """The values of some keys in one line: ``lr=0.01, seed=1``."""
     names = short_keys(keys)
     return ", ".join(f"{names[key]}={shown(overrides.get(key, ''))}" for key in keys)

@@ -2,7 +2,7 @@
 
 The released plugin, hydra-optuna-sweeper 1.3, requires Optuna 2, whose SQLite storage fails with
 today's SQLAlchemy. Nor can it do what a search must do here: resume the trials that a kill
-interrupted, let a second process join, and end bad trials from inside training.
+interrupted, and end bad trials from inside training.
 """
 
 import warnings
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
@@ -29,7 +28,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ...errors import UserError
 from ...launch.context import EndedEarly
 from ..command.resolvers import job_directory
-from ..run.record import quoted, read_metrics, try_lock
+from ..run.record import quoted, read_metrics
 from .directory import COMPLETE, STOPPED
 from .hooks import overrides_of
 from .results import DIRECTIONS, Objective, validate_objective
@@ -48,16 +47,14 @@ class Search:
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self.directory = Path(str(config.hydra.sweep.dir))
-        self.locks: dict[int, FileLock] = {}
+        self.launched: set[int] = set()  # numbers of trials
 
     def run(self) -> None:
         """Run trials until there are `sweep.trials`; a UserError if one lacks the objective."""
         self.space, self.fixed = read_space(overrides_of(self.config))
         search = self.config.sweep
         self.objective = Objective.of(self.config)
-        # Two processes at once would both create the tables.
-        with self._locked_study():
-            self.study = open_study(search)
+        self.study = open_study(search)
         self.count = int(search.trials)
         while not (self.directory / STOPPED).exists():
             batch = [trial for _ in range(search.parallel) if (trial := self._next_trial())]
@@ -71,22 +68,16 @@ class Search:
         if len(trials) >= self.count and all(trial.state.is_finished() for trial in trials):
             (self.directory / COMPLETE).touch()
 
-    def _locked_study(self) -> FileLock:
-        folder = self.directory / ".locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / "study")
-
     def _next_trial(self) -> FrozenTrial | None:
-        with self._locked_study():
-            trials = self.study.get_trials(deepcopy=False)
-            for trial in trials:
-                if trial.state == TrialState.RUNNING and self._lock(trial.number):
-                    return trial
-            if len(trials) >= self.count:
-                return None
+        """A trial that was interrupted, or a new one; None if there are enough."""
+        trials = self.study.get_trials(deepcopy=False)
+        left = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        trial = next((trial for trial in left if trial.number not in self.launched), None)
+        if trial is None and len(trials) < self.count:
             trial = self._ask(number=len(trials))
-            self._lock(trial.number)
-            return trial
+        if trial is not None:
+            self.launched.add(trial.number)
+        return trial
 
     def _ask(self, number: int) -> FrozenTrial:
         """A new trial, which follows from the seed and the trials so far alone.
@@ -97,13 +88,6 @@ class Search:
         self.study.sampler = instantiate(search.sampler, seed=search.seed + number)
         asked = self.study.ask(fixed_distributions=self.space).number
         return self.study.get_trials(deepcopy=False)[asked]
-
-    def _lock(self, number: int) -> bool:
-        if number in self.locks:
-            return False
-        if lock := try_lock(self.directory / ".locks" / f"trial-{number + 1}"):
-            self.locks[number] = lock
-        return lock is not None
 
     def _overrides(self, trial: FrozenTrial) -> list[str]:
         return [
@@ -133,7 +117,6 @@ class Search:
         self.study.tell(trial.number, value, state)
         if status == "failed" and error.startswith(("sweep.objective=", "monitor=", "mode=")):
             raise UserError(error)
-        self.locks.pop(trial.number).release()
 
 
 def _varied(trial: FrozenTrial) -> list[str]:
@@ -189,8 +172,6 @@ def open_study(search: Any) -> optuna.Study:
     # A trial that is resumed reports the validations since its checkpoint again.
     warnings.filterwarnings("ignore", "The reported value is ignored")
     arguments = {"timeout": 60} if search.storage.startswith("sqlite:") else {}
-    if search.storage.startswith("sqlite:///"):
-        Path(search.storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return optuna.create_study(
         study_name="sweep",
         storage=optuna.storages.RDBStorage(
