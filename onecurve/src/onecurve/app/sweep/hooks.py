@@ -70,10 +70,8 @@ class SweepHooks(Callback):
                 with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
                     directory, self.lock = _begin(config, config_name, jobs)
             except (HydraException, OmegaConfBaseException) as error:
-                sources = config.hydra.runtime.config_sources
-                folder = next(source.path for source in sources if source.provider == "main")
                 overrides = typed_overrides(config.hydra.overrides.task)
-                say(f"error: {explain(error, Path(folder), config_name, overrides)}")
+                say(f"error: {explain(error, config_name, overrides)}")
                 sys.exit(1)
             is_joblib = launcher_of(config.hydra) == JOBLIB
             self.interrupt = Interrupt(directory) if is_joblib else None
