@@ -176,7 +176,7 @@ class Problem(NamedTuple):
         return all(problem.name != self.name for problem in found.problems)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Words:
     """How an error line describes a type, and a value that works."""
 

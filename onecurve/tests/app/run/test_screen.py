@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,7 +93,8 @@ def test_a_printed_path_is_the_path_to_a_shell_and_to_hydra(tmp_path: Path, name
 def test_a_path_that_is_there_needs_no_quotes_of_hydra(tmp_path: Path) -> None:
     for name in ("jürgen", "p[1]", "it's (x)", "a,b", "k=v"):
         (tmp_path / name).mkdir()
-        (expanded,) = expand([f"checkpoint={tmp_path / name}"], tmp_path, "evaluate")
+        hydra = SimpleNamespace(config_name="evaluate")
+        (expanded,) = expand(hydra, [f"checkpoint={tmp_path / name}"], is_sweep=False)
         assert text_of(expanded) == str(tmp_path / name)
 
 

@@ -245,7 +245,10 @@ def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
     sweep = ("train.py", "-m", *SHORT, "seed=1,2,3", "hydra.sweep.dir=mine")
     first = warm(*sweep).out
     assert "To give a sweep a name" not in first
-    assert re.findall(r"^job (\d of \d): finished", first, re.M) == ["1 of 3", "2 of 3", "3 of 3"]
+    assert re.findall(r"^jobs left: (\d of \d), about 0:00:\d\d$", first, re.M) == [
+        "2 of 3",
+        "1 of 3",
+    ]
     record = yaml.safe_load(Path("mine/sweep.yaml").read_text())
     assert record["command"].endswith("seed=1,2,3 hydra.sweep.dir=mine")
     assert [job[-1] for job in record["jobs"]] == ["seed=1", "seed=2", "seed=3"]
@@ -255,6 +258,7 @@ def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
     fake_jobs.started.clear()
     again = warm(*sweep)
     assert again.out.count("finished already") == 1
+    assert re.findall(r"^jobs left: .*,", again.out, re.M) == ["jobs left: 1 of 3,"]
     assert fake_jobs.started == ["02-seed=2", "03-seed=3"]
     assert statuses(Path("mine")) == dict.fromkeys((1, 2, 3), "finished")
 

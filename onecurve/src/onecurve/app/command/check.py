@@ -3,7 +3,6 @@
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -15,7 +14,7 @@ from ...errors import UserError
 from ..config.validate import refusals, validate
 from ..run.interpolation import dotted, in_one_line
 from ..run.stored import overrides_of, typed_secrets
-from .explain import Chosen, added_to_a_list, choices, groups_of_lists, replaced_by_one
+from .explain import Chosen, choices, merged_by_nobody, replaced_by_one
 from .resolvers import command_of
 
 # Facts about a strategy, which cannot be overridden.
@@ -45,16 +44,12 @@ def check_run(config: DictConfig, config_name: str) -> str | None:
 
 def reject_without_sweep(config: DictConfig) -> None:
     """Reject `-m` where the configuration does not say what a sweep is."""
-    if OmegaConf.select(config, "sweep.run_job") is None:
-        raise UserError(
-            "-m: this project has no sweeps, which the group sweep brings; leave out -m, or add "
-            "`sweep: grid` to the defaults"
-        )
-    if OmegaConf.select(config, "hydra.callbacks.sweep._target_") is None:
-        raise UserError(
-            "-m: hydra.callbacks.sweep begins and ends a sweep, and is removed; leave it as it is "
-            "(a callback of Hydra's of your own is added by +hydra.callbacks.NAME._target_=CLASS)"
-        )
+    for key in ("sweep.run_job", "hydra.callbacks.sweep._target_"):
+        if OmegaConf.select(config, key) is None:
+            raise UserError(
+                f"-m: there is no {key}, which the group sweep brings; leave it as it is, leave "
+                "out -m, or add `sweep: grid` to the defaults"
+            )
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
@@ -71,16 +66,10 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}={EXAMPLES.get(key, '...')}")
-        for group, choice in HydraConfig.get().runtime.choices.items():
-            # Hydra accepts it, and no model would validate it.
-            key = group.replace("/", ".")
-            if OmegaConf.is_list(OmegaConf.select(config, key, throw_on_resolution_failure=False)):
-                raise UserError(f"{group}={choice}: must hold KEY: VALUE, and holds a list")
         _reject_overrides(parsed, chosen)
-        if line := added_to_a_list(overrides):
+        if line := merged_by_nobody(chosen):
             raise UserError(line)
-        deleted = [each.key_or_group for each in parsed if each.is_delete()]
-        described = validate(config, config_name, deleted, chosen.default, chosen.is_null)
+        described = validate(config, config_name, lambda: chosen.values)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
         if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
@@ -88,22 +77,21 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
                 f"{command_of(config_name)}: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
-        return replaced_by_one(config_name, overrides)
+        return replaced_by_one(chosen)
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None
 
 
 def _reject_overrides(parsed: list[Override], chosen: Chosen) -> None:
     """Reject several files for a group that takes one, which Hydra would merge, and a fact."""
-    lists = groups_of_lists(chosen.config_name)
     for override in parsed:
         value: Any = override.value()
         key = override.key_or_group
-        is_list = isinstance(value, list) and "." not in key and key not in lists
+        is_list = isinstance(value, list) and "." not in key and key not in chosen.lists
         if is_list and (options := choices(key)):
             one = next((str(each) for each in value if str(each) in options), options[0])
             raise UserError(f"{key}={text(value)}: takes one, such as {key}={one}")
-        if key in FACTS and (fact := chosen.default(key)) not in (None, value):
+        if key in FACTS and (fact := chosen.values.get(key)) not in (None, value):
             raise UserError(
                 f"{key}={text(value)}: is {fact} for this strategy, and not a choice; leave it "
                 "out, or choose another, such as strategy=ddp"

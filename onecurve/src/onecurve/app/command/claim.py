@@ -16,7 +16,6 @@ from ...launch.context import RunContext
 from ...launch.meeting import meet_ranks
 from ..run.interpolation import in_one_line
 from ..run.record import LockedDirectory, lock_directory
-from ..run.stored import overrides_of
 
 SECONDS_FOR_THE_FIRST_RANK_TO_REPORT = 5
 
@@ -30,9 +29,10 @@ def claim(config: DictConfig) -> RunContext:
         UserError: If it cannot be created, or is in use; see `record.lock_directory`.
     """
     try:
-        run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
+        asked = str(config.hydra.run.dir)
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None
+    run_dir = Path(os.path.abspath(asked))
     ranks = machine.ranks_around()
     context = RunContext(run_dir)
     if ranks is not None:
@@ -44,17 +44,10 @@ def claim(config: DictConfig) -> RunContext:
     held: list[LockedDirectory] = []
 
     def hold() -> None:
-        held.append(lock_directory(context.run_dir, _override(config)))
+        held.append(lock_directory(context.run_dir, f"hydra.run.dir={asked}"))
 
     context.members.broadcast("directory", hold)
     return replace(context, held=held[0]) if held else context
-
-
-def _override(config: DictConfig) -> str:
-    """The override that asked for the directory."""
-    words = overrides_of(config.hydra.overrides.hydra)
-    typed = [word for word in words if "hydra.run.dir=" in word]
-    return typed[-1] if typed else f"hydra.run.dir={config.hydra.run.dir}"
 
 
 def stop_once(error: UserError) -> NoReturn:

@@ -74,46 +74,52 @@ def run(work: str, configs: Path, config_name: str) -> None:
     Exit status: 0 after a finished run, 1 after a failure or an error of Hydra's, 2 after a
     UserError; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, with a checkpoint.
     """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     from ... import machine
     from ...compat.of_hydra import application
     from ...launch.process import QuickExit, print_lines_at_once
-    from . import environment, resume
-    from .explain import explain
+    from . import environment
     from .resolvers import register_resolvers
 
     end = QuickExit()
     register_resolvers()
-    environment.open_closed_streams()
     print_lines_at_once()
     project = configs.resolve().parent
-    words = sys.argv[1:]
-    failure: BaseException | None = None
     try:
         with machine.unchanged_environment((PROJECT,), {PROJECT: str(project)}):
             try:
                 environment.reject_another_python(project)
                 environment.read_env_file(project)
                 machine.ranks_around()  # variables of a launcher that are no numbers
-                words = resume.expand(words, configs, config_name)
-                options = _options(words)
+                options = _options(sys.argv[1:])
                 with application(configs, config_name, options) as hydra:
-                    shown = hydra.show(options)
-                    failure = None if shown else _run_or_sweep(work, hydra, options)
+                    _answer(work, hydra, options)
             except (KeyboardInterrupt, Exception) as error:
-                _end(error, partial(explain, error, configs, config_name, words))
-            if failure is not None:
-                is_of_hydra = isinstance(failure, HydraException | OmegaConfBaseException)
-                _end(
-                    failure,
-                    partial(explain, failure, configs, config_name, words) if is_of_hydra else None,
-                )
+                _end(error)
         end.status = 0
     except SystemExit as ending:
         end.status = ending.code if isinstance(ending.code, int) else None
         raise
+
+
+def _answer(work: str, hydra: "Application", options: Namespace) -> None:
+    """Show what an option of Hydra's asks for, or run; an error of Hydra's is explained."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from .explain import explain
+    from .resume import expand
+
+    failure: BaseException | None = None
+    try:
+        options.overrides = expand(hydra, options.overrides, options.multirun)
+        if not hydra.show(options):
+            failure = _run_or_sweep(work, hydra, options)
+    except (KeyboardInterrupt, Exception) as error:
+        _end(error, partial(explain, error, hydra.config_name, options.overrides))
+    if isinstance(failure, HydraException | OmegaConfBaseException):
+        _end(failure, partial(explain, failure, hydra.config_name, options.overrides))
+    if failure is not None:
+        _end(failure)
 
 
 def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Exception | None:
@@ -152,7 +158,7 @@ def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Except
     return hydra.run(config, partial(job.run, work, context))
 
 
-def _end(error: BaseException, explained: Callable[[], str] | None) -> NoReturn:
+def _end(error: BaseException, explained: Callable[[], str] | None = None) -> NoReturn:
     """End the command with an error: a line where one can be found, else the project's frames.
 
     `explained` finds the line for an error of Hydra's; None for an error of other code.

@@ -11,37 +11,37 @@ torch is not imported.
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import yaml
-from hydra import compose, initialize_config_dir
 
 from ...checkpoint.file import is_sharded, newest_checkpoint
 from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
 from ...errors import UserError
 from ..run.record import parsed, quoted, reject_locked, text_of
 
+if TYPE_CHECKING:
+    from ...compat.of_hydra import Application
+
 ADDRESSES = ("resume", "checkpoint", DIRPATH, "init", "init.file")
-SWEEP_FLAGS = ("-m", "--multirun")
 
 
-def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str]:
-    """Replace `resume=` and `init=FILE` in a command line by the overrides that they stand for."""
-    arguments = [override for argument in arguments for override in _init(_quoted_path(argument))]
-    resumes = [argument for argument in arguments if argument.startswith("resume=")]
-    if not resumes or config_name != "train":
-        return arguments
-    value = text_of(resumes[-1]) or _value(resumes[-1])
-    others = [argument for argument in arguments if argument not in resumes]
+def expand(hydra: "Application", overrides: list[str], is_sweep: bool) -> list[str]:
+    """Replace `resume=` and `init=FILE` by the overrides that they stand for."""
+    overrides = [each for override in overrides for each in _init(_quoted_path(override))]
+    resumes = [override for override in overrides if override.startswith("resume=")]
+    if not resumes or hydra.config_name != "train":
+        return overrides
+    value = text_of(resumes[-1]) or resumes[-1].partition("=")[2]
+    others = [override for override in overrides if override not in resumes]
     if value == "last":
-        run_dir = _newest_run(others, config_dir, config_name)
+        run_dir = _newest_run(hydra, others)
     elif os.path.isdir(os.path.expanduser(value)) and not is_sharded(Path(value).expanduser()):
         run_dir = Path(value).expanduser().resolve()
     else:
-        return arguments
-    if any(flag in others for flag in SWEEP_FLAGS):
+        return overrides
+    if is_sweep:
         raise UserError(
             f"resume={value}: a run is resumed by itself, not in a sweep; leave out -m, or give "
             "a file: resume=runs/.../checkpoints/last.ckpt"
@@ -57,23 +57,23 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
             ".hydra/overrides.yaml); give one, such as resume=runs/DATE/TIME"
         )
     reject_locked(run_dir, f"resume={value}")
-    names = {_key(argument) for argument in overrides} | {"resume", "hydra.run.dir"}
+    names = {key_of(override) for override in overrides} | {"resume", "hydra.run.dir"}
     stored: list[str] = yaml.safe_load(file.read_text()) or []
     earlier = [
         override
         for override in stored
         # A job of a sweep is resumed as a run of its own.
-        if _key(override) not in names and not _key(override).startswith("sweep")
+        if key_of(override) not in names and not key_of(override).startswith("sweep")
     ]
     stored_config = run_dir / "config.yaml"
     config = yaml.safe_load(stored_config.read_text()) if stored_config.is_file() else {}
     address = folder_of(config)
     if address and "job" in (config.get("sweep") or {}) and DIRPATH not in names:
         # A job of a sweep has a folder below the address of the sweep.
-        earlier = [word for word in earlier if _key(word) != DIRPATH]
+        earlier = [word for word in earlier if key_of(word) != DIRPATH]
         earlier.append(f"{DIRPATH}={quoted(address)}")
     # What was added to the configuration with a plus is changed without one.
-    added = {_key(override) for override in stored if override.startswith("+")}
+    added = {key_of(override) for override in stored if override.startswith("+")}
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in overrides]
     if address:
         bring_last(f"resume={value}: {DIRPATH}", address, run_dir)
@@ -88,85 +88,67 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 
 
-def _newest_run(overrides: list[str], config_dir: Path, config_name: str) -> Path:
-    """The directory of the training run that was started last, of `task=` if that is given.
+def _newest_run(hydra: "Application", overrides: list[str]) -> Path:
+    """The directory of the training run that was started last, anywhere below `paths.runs`.
 
-    Runs are in folders below that of the project's runs. Jobs of sweeps are left out: a sweep is
-    resumed by its own command, one job by its directory.
+    Jobs of sweeps are left out: a sweep is resumed by its own command, one job by its directory.
     """
-    places = [argument for argument in overrides if argument.startswith(("paths.", "paths="))]
-    with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
-        runs = Path(os.path.abspath(compose(config_name, places).paths.runs))
-    tasks = [_value(argument) for argument in overrides if argument.startswith("task=")]
-    for run_dir in sorted(_run_directories(runs), key=_started, reverse=True):
-        if _is_training(run_dir, tasks[-1] if tasks else None):
+    places = [override for override in overrides if override.startswith(("paths.", "paths="))]
+    runs = Path(os.path.abspath(hydra.compose(places).paths.runs))
+    directories = (folder.parent for folder in runs.rglob(".hydra"))
+    for run_dir in sorted(directories, key=_started, reverse=True):
+        if _is_training(run_dir):
             return run_dir.resolve()
-    of_task = f" of task={tasks[-1]}" if tasks else ""
     raise UserError(
-        f"resume=last: there is no training run{of_task} in {runs} to resume; leave it out, "
-        "or give a run directory or a checkpoint file"
+        f"resume=last: there is no training run in {runs} to resume; leave it out, or give a run "
+        "directory or a checkpoint file"
     )
-
-
-def _run_directories(runs: Path) -> Iterator[Path]:
-    for folder, folders, _ in os.walk(runs):
-        if ".hydra" in folders:
-            yield Path(folder)
-            folders.clear()
 
 
 def _started(run_dir: Path) -> float:
     """When a run was started, or was resumed, in seconds since 1970; 0 if it never was."""
-    file = run_dir / "environment.json"
     try:
-        return float(json.loads(file.read_text())["started"])
-    except (OSError, ValueError, TypeError, KeyError):
-        # Of an earlier release, or truncated.
-        return file.stat().st_mtime if file.is_file() else 0.0
+        return float(json.loads((run_dir / "environment.json").read_text())["started"])
+    except (OSError, ValueError, TypeError, KeyError):  # damaged
+        return 0.0
 
 
-def _is_training(run_dir: Path, task: str | None) -> bool:
+def _is_training(run_dir: Path) -> bool:
+    """Whether a directory is that of a run of train.py, and of no job of a sweep."""
     try:
         text = (run_dir / ".hydra/hydra.yaml").read_text()
-        if "\n  mode: MULTIRUN\n" in text:
-            return False
-        hydra: dict[str, Any] = yaml.safe_load(text)["hydra"]
-        choices = hydra["runtime"]["choices"]
-        return hydra["job"]["config_name"] == "train" and task in (None, choices["task"])
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
+    except (OSError, UnicodeDecodeError):
         return False
+    return "\n  mode: MULTIRUN\n" not in text and "\n    config_name: train\n" in text
 
 
-def _init(argument: str) -> list[str]:
+def _init(override: str) -> list[str]:
     """`init=FILE` is short for `init=weights init.file=FILE`."""
-    name, _, value = argument.partition("=")
+    name, _, value = override.partition("=")
     if name != "init":
-        return [argument]
-    value = text_of(argument) or value
+        return [override]
+    value = text_of(override) or value
     # No choice of a group looks like a path.
     is_path = value.startswith(("/", "./", "../", "~")) or is_address(value)
     is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
     if not is_file:
-        return [argument]
+        return [override]
     return ["init=weights", f"init.file={quoted(value)}"]
 
 
-def _quoted_path(argument: str) -> str:
+def _quoted_path(override: str) -> str:
     """Quote a path that exists for Hydra, whatever characters it has."""
-    name, _, value = argument.partition("=")
-    is_plain = parsed(argument) is not None and not any(sign in value for sign in "=,")
-    if is_plain or text_of(argument) is not None:
-        return argument
+    name, _, value = override.partition("=")
+    is_plain = parsed(override) is not None and not any(sign in value for sign in "=,")
+    if is_plain or text_of(override) is not None:
+        return override
     # One address, and not several with commas between them.
     is_one = name in ADDRESSES and is_address(value) and value.count("://") == 1
     if is_one or os.path.exists(os.path.expanduser(value)):
         return f"{name}={quoted(value)}"
-    return argument
+    return override
 
 
-def _key(override: str) -> str:
+def key_of(override: str) -> str:
+    """The group or the key of an override."""
     return override.partition("=")[0].lstrip("+~")
-
-
-def _value(override: str) -> str:
-    return override.partition("=")[2]

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from pydantic.json_schema import GenerateJsonSchema
 from yaml import YAMLError
 
 from ... import configs as library
-from ...config_model import Config
+from ...config_model import Config, fields
 from ...errors import UserError, stop
-from ..config.validate import COLLECTIONS, model_of, of_target
-from ..config.validate import GROUPS as MODELS
+from ..config.groups import Group
+from ..config.validate import COLLECTIONS, COMMANDS, model_of, of_target
 from ..run.constructors import model_of_constructor
 
 # Where the groups of this library are.
@@ -32,7 +33,6 @@ Schema = dict[str, Any]
 
 # `${seed}`, and `???` for what has to be given. It may stand wherever a value stands.
 REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
-NULL: Schema = {"type": "null"}
 SCALARS: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
 TEXT = ["string", "number", "boolean"]  # a name may look like a number: `data.class_names=[0,1]`
 # Hydra's own: at the top of a file, and beside any `_target_`.
@@ -54,17 +54,6 @@ class ConfigFile(NamedTuple):
     content: dict[str, Any]
     defaults: list[Any]
 
-    @property
-    def place(self) -> str:
-        """The dotted key at which its content is."""
-        return "" if self.is_global else self.group.replace("/", ".")
-
-    @property
-    def chosen(self) -> set[str]:
-        """The groups in its list of defaults, by the first part of their names."""
-        entries = [entry for entry in self.defaults if isinstance(entry, dict)]
-        return {str(name).split()[-1].split("/")[0] for entry in entries for name in entry}
-
 
 def config_files(folder: Path) -> list[ConfigFile]:
     """The files of a folder, in order of their names."""
@@ -73,9 +62,8 @@ def config_files(folder: Path) -> list[ConfigFile]:
 
 def of_project(configs: Path) -> list[ConfigFile]:
     """The files of a project, and those of this library that it does not replace."""
-    files = {(file.group, file.path.name): file for file in config_files(GROUPS)}
-    own = {(file.group, file.path.name): file for file in config_files(configs)}
-    return [*(own | {name: file for name, file in files.items() if name not in own}).values()]
+    files = [*config_files(GROUPS), *config_files(configs)]
+    return [*{(file.group, file.path.name): file for file in files}.values()]
 
 
 def _read(path: Path, folder: Path) -> ConfigFile:
@@ -94,7 +82,7 @@ def schema_name(file: ConfigFile) -> str:
     """The schema of a file."""
     if not file.group:
         return file.path.stem
-    return GLOBAL if file.is_global else file.place
+    return GLOBAL if file.is_global else file.group.replace("/", ".")
 
 
 def line_of(file: ConfigFile) -> str:
@@ -105,17 +93,16 @@ def line_of(file: ConfigFile) -> str:
 
 def schemas(configs: Path) -> dict[str, Schema]:
     """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
-    files = of_project(configs)
     contents: dict[str, list[dict[str, Any]]] = {}
-    for file in files:
-        if not file.is_global:
-            contents.setdefault(file.place, []).append(file.content)
+    commands: dict[str, dict[str, Any]] = {name: {} for name in COMMANDS}
+    for file in of_project(configs):
+        if not file.group:
+            commands[file.path.stem] = file.content
+        elif not file.is_global:
+            contents.setdefault(schema_name(file), []).append(file.content)
     groups = {place: _of_group(place, nodes) for place, nodes in contents.items()}
-    primaries = [file for file in files if not file.group]
-    commands = {file.path.stem: _of_command(file, groups) for file in primaries}
-    # Experiments are chosen where most is.
-    most = max(primaries, key=lambda file: len(file.chosen), default=None)
-    found = {**groups, **commands, GLOBAL: _of_command(most, groups)}
+    whole = {name: _of_command(name, content, groups) for name, content in commands.items()}
+    found = {**groups, **whole, GLOBAL: whole["train"]}
     return {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
 
 
@@ -130,22 +117,20 @@ def write(configs: Path) -> None:
         path.write_text(json.dumps(schema) + "\n")
 
 
-def _of_command(primary: ConfigFile | None, groups: Mapping[str, Schema]) -> Schema:
-    """The schema of train.yaml and its like, or of what changes anything in it."""
-    model = model_of("", {}, primary.path.stem if primary else "")
+def _of_command(name: str, content: Mapping[str, Any], groups: Mapping[str, Schema]) -> Schema:
+    """The schema of train.yaml and its like, with the content of the file."""
+    model = model_of("", {}, name)
     assert model is not None
     schema = of_model(model)
     keys = schema["properties"]
-    chosen = primary.chosen if primary else set(groups)
-    for key in {*chosen, *keys} & {*groups, *MODELS}:
-        # Of evaluate.yaml, `checkpoint` is a path.
-        is_mapping = key in keys and {"type": "object"} in keys[key].get("anyOf", [])
-        if key in chosen or is_mapping:
-            described = {name: text for name, text in keys.get(key, {}).items() if name != "anyOf"}
-            of_files = key in chosen and key in groups
-            keys[key] = (groups[key] if of_files else _of_group(key, [])) | described
-    for key in set(primary.content if primary else ()) - set(keys):
-        keys[key] = {}
+    for key, field in fields(model).items():
+        if field.annotation == Group:
+            # Without training, the class of the data is that of the checkpoint.
+            has_files = key in groups and (key != "data" or "task" in keys)
+            described = groups[key] if has_files else _of_group(key, [])
+            keys[key] = described | {"description": field.description}
+    others = {place: schema for place, schema in groups.items() if "." not in place}
+    schema["properties"] = {"hydra": True} | dict.fromkeys(content, True) | others | keys
     # A value of the user's, for others to refer to; groups of the user's have files.
     return schema | {"additionalProperties": SCALARS}
 
@@ -153,14 +138,18 @@ def _of_command(primary: ConfigFile | None, groups: Mapping[str, Schema]) -> Sch
 def _of_group(place: str, nodes: list[dict[str, Any]]) -> Schema:
     if place in COLLECTIONS:
         entries = {name: entry for content in nodes for name, entry in content.items()}
-        named = {name: _either(_of_objects([entry]), NULL) for name, entry in entries.items()}
+        named = {name: _or_null(_of_objects([entry])) for name, entry in entries.items()}
         # Another of these classes, under a name of the user's.
-        others = _either(_of_objects(entries.values()), NULL)
+        others = _or_null(_of_objects(entries.values()))
         return {"type": "object", "properties": named | LIST, "additionalProperties": others}
     if any("_target_" in node for node in nodes):
         return _of_objects(nodes)
-    model = model_of(place, {}) if place else None
+    model = model_of(place, {})
     return of_model(model) if model else {"type": "object"}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}, REFERENCE]}
 
 
 def _of_objects(nodes: Iterable[Any]) -> Schema:
@@ -195,40 +184,34 @@ def _of_class(target: str) -> type[Config] | None:
         return None
 
 
+class OfEditor(GenerateJsonSchema):
+    """What pydantic says of a key; a reference to another may stand for its value."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def model_field_schema(self, schema: Any) -> Schema:
+        value = super().model_field_schema(schema)
+        about = {"default": value.pop("default")} if value.get("default") else {}
+        return {"anyOf": [value, REFERENCE]} | about
+
+    def list_schema(self, schema: Any) -> Schema:
+        values = super().list_schema(schema)
+        return values | {"items": {"anyOf": [values["items"], REFERENCE]}}
+
+    def str_schema(self, schema: Any) -> Schema:
+        value = super().str_schema(schema)
+        return value if "pattern" in value else value | {"type": TEXT}
+
+
 def of_model(model: type[Config], more: Mapping[str, Schema] = LIST) -> Schema:
     """The schema of a mapping that a model describes, and of `more` keys."""
-    keys = model.model_json_schema(by_alias=True).get("properties", {})
-    properties = {name: _key(schema) for name, schema in keys.items()} | dict(more)
-    found: Schema = {"type": "object", "properties": properties}
+    keys = model.model_json_schema(schema_generator=OfEditor).get("properties", {})
+    schema: Schema = {"type": "object", "properties": keys | dict(more)}
     if text := model.__doc__:
-        found["description"] = text.partition("\n")[0]
+        schema["description"] = text.partition("\n")[0]
     if model.model_config.get("extra") != "allow":
-        found["additionalProperties"] = False
-    return found
-
-
-def _either(*parts: Schema) -> Schema:
-    """One of several, or a reference to another key."""
-    return {} if {} in parts else {"anyOf": [*parts, REFERENCE]}
-
-
-def _key(schema: Schema) -> Schema:
-    """What pydantic says of a key, or a reference to another."""
-    about = {name: schema[name] for name in ("description", "default") if schema.get(name)}
-    parts = schema.get("anyOf") or [
-        {name: value for name, value in schema.items() if name not in ("description", "default")}
-    ]
-    return _either(*map(_part, parts)) | about
-
-
-def _part(schema: Schema) -> Schema:
-    schema = {name: value for name, value in schema.items() if name != "title"}
-    if schema.get("type") == "string" and not {"enum", "const", "pattern"} & set(schema):
-        return schema | {"type": TEXT}
-    if schema.get("type") == "object":
-        return {"type": "object"}
-    if isinstance(items := schema.get("items"), dict) and items:
-        return schema | {"items": _either(*map(_part, items.get("anyOf", [items])))}
+        schema["additionalProperties"] = False
     return schema
 
 

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from ...checkpoint.file import damage
 from ...config_model import Config, Count
-from ...machine import count_cores
 from ...torch_versions import too_old
 from ..composed_run import ComposedRun
 from ..metric_names import better
@@ -32,9 +31,6 @@ Measured = Annotated[
     Any, file_or_address("a checkpoint file, such as runs/.../checkpoints/best.ckpt", _damage)
 ]
 
-# More processes per core only take turns, and a thousand take minutes to start.
-WORKERS_TO_A_CORE = 4
-WORKERS_ANYWHERE = 16
 COMPILER = "clang++" if platform == "darwin" else "g++"
 
 SIDES = {"min": "smaller", "max": "larger"}
@@ -64,14 +60,6 @@ class Command(Config, extra="allow"):
             yield (
                 f"data.batch_size={size}: must be a whole number from 1, over all ranks, such as "
                 "data.batch_size=64"
-            )
-        workers, cores = run.get("data.num_workers"), count_cores()
-        ranks = 1 if run.one_process else max(1, run.devices)
-        most = max(WORKERS_ANYWHERE, WORKERS_TO_A_CORE * cores) // ranks
-        if isinstance(workers, int) and workers > most:
-            yield (
-                f"data.num_workers={workers}: at most {most} for each of the {ranks} ranks here, "
-                f"because this machine has {cores} cores; use data.num_workers={min(most, cores)}"
             )
         yield from _cannot_compile(run)
 

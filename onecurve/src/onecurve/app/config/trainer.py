@@ -2,19 +2,24 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from math import inf
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ...config_model import Config, Count, Time
+from ...config_model import Config, Count, Time, Words
 from ...launch import forkserver
 from ...machine import count_cores, full_precision_name
 from ..composed_run import ComposedRun
 from ..metric_names import of_validation
 from ..nodes import torchrun_command
 
-TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
+Durations = Annotated[
+    Mapping[
+        Literal["weeks", "days", "hours", "minutes", "seconds"],
+        Annotated[float, Field(ge=0, allow_inf_nan=False)],
+    ],
+    Words("a mapping of weeks, days, hours, minutes or seconds to numbers", {"hours": 12}),
+]
 
 
 def _batches(value: Any) -> Any:
@@ -56,7 +61,7 @@ class Trainer(Config):
     min_epochs: Count | None = Field(None, description="The minimal number of epochs.")
     max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no limit.")
     min_steps: Count | None = Field(None, description="The minimal number of optimizer steps.")
-    max_time: Time | Mapping[str, Any] | None = Field(None, description="Such as {hours:12}.")
+    max_time: Durations | Time | None = Field(None, description="Such as {hours:12}.")
     accumulate_grad_batches: int = Field(1, ge=1, description="Sum gradients over k batches.")
     gradient_clip_val: Annotated[float, Field(ge=0)] | None = Field(
         None, description="Clip gradients to this norm or value."
@@ -99,15 +104,11 @@ class Trainer(Config):
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         if not run.strategy:
             return
-        if run.accelerator == "cuda" and run.most_devices == 0:
+        is_for_mps = run.accelerator != "mps" or run.one_device
+        if run.accelerator != "cpu" and not (run.most_devices and is_for_mps):
             yield (
-                f"trainer.accelerator={self.accelerator}: no GPU is visible here; "
-                "use trainer.accelerator=cpu"
-            )
-        if run.accelerator == "mps" and not (run.one_device and run.most_devices):
-            yield (
-                f"trainer.accelerator={self.accelerator}: Apple's GPU is for strategy=single on "
-                "a Mac; use trainer.accelerator=cpu"
+                f"trainer.accelerator={self.accelerator}: strategy={run.strategy} can use no GPU "
+                "here; use trainer.accelerator=cpu"
             )
         if run.devices < 1:
             typed = json.dumps(self.devices).replace('"', "")
@@ -128,39 +129,32 @@ class Trainer(Config):
                 "one node; use trainer.num_nodes=1, or start strategy=ddp by torchrun on each node"
             )
         if run.devices > run.most_devices:
-            serve, only_tried = run.most_devices, ""
-            if run.accelerator == "cpu" and count_cores() < run.most_devices:
-                serve = count_cores()
-                only_tried = f" (more than its {serve} cores is only useful to try things out)"
+            cores = count_cores() if run.accelerator == "cpu" else run.most_devices
             yield (
                 f"trainer.devices={self.devices}: at most {run.most_devices} for "
-                f"trainer.accelerator={run.accelerator} on this machine{only_tried}; "
-                f"use trainer.devices={serve}"
+                f"trainer.accelerator={run.accelerator} on this machine; "
+                f"use trainer.devices={min(cores, run.most_devices)}"
             )
         if run.accelerator == "cpu" and self.precision.startswith("16-"):
             yield (
                 f"trainer.precision={self.precision}: float16 needs a GPU; "
                 "use trainer.precision=bf16-mixed on a CPU"
             )
-        for name, number in self.max_time.items() if isinstance(self.max_time, Mapping) else ():
-            if name not in TIMES or not isinstance(number, int | float) or not 0 <= number < inf:
-                yield (
-                    f"trainer.max_time.{name}={number}: must be a number of weeks, days, hours, "
-                    "minutes or seconds, such as trainer.max_time={hours:12}"
-                )
-        if self.limit_val_batches == 0 and _waits_for_validation(run):
-            yield (
-                f"trainer.limit_val_batches=0: callbacks need monitor={run.get('monitor')}, "
-                "which only validation logs; add monitor=train/loss mode=min"
-            )
         every, epochs = self.check_val_every_n_epoch or 1, self.max_epochs or 0
-        if 0 < epochs < every and not self.fast_dev_run and _waits_for_validation(run):
-            yield (
-                f"trainer.check_val_every_n_epoch={every}: there is no validation within "
-                f"trainer.max_epochs={epochs}, but callbacks need "
-                f"monitor={run.get('monitor')}; use trainer.check_val_every_n_epoch={epochs}, or "
-                "monitor=train/loss mode=min"
-            )
+        if self.limit_val_batches == 0:
+            yield from _without_validation(run, "limit_val_batches", 1.0)
+        elif 0 < epochs < every and not self.fast_dev_run:
+            yield from _without_validation(run, "check_val_every_n_epoch", epochs)
+
+
+def _without_validation(run: ComposedRun, key: str, usable: float) -> Iterator[str]:
+    callbacks = run.get("callbacks") or {}
+    if any(entry and of_validation(str(entry.get("monitor"))) for entry in callbacks.values()):
+        yield (
+            f"trainer.{key}={run.get(f'trainer.{key}')}: there is no validation, but callbacks "
+            f"need monitor={run.get('monitor')}; use trainer.{key}={usable}, or "
+            "monitor=train/loss mode=min"
+        )
 
 
 def _against_ranks(run: ComposedRun) -> Iterator[str]:
@@ -172,21 +166,13 @@ def _against_ranks(run: ComposedRun) -> Iterator[str]:
             f"strategy={run.strategy}: needs one process, but {ranks.starter} has started "
             f"{ranks.world_size}; run the command once without it, or use strategy=ddp"
         )
-    if run.num_nodes != ranks.nodes:
+    are_equal = ranks.world_size % ranks.on_this_node == 0
+    if not are_equal or (run.num_nodes, run.devices) != (ranks.nodes, ranks.on_this_node):
         yield (
-            f"trainer.num_nodes={run.num_nodes}: {ranks.starter} has started {ranks.world_size} "
-            f"ranks, {ranks.on_this_node} of them here; use trainer.num_nodes=auto"
-        )
-    if ranks.world_size % ranks.on_this_node:
-        yield (
-            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
-            f"{ranks.world_size} ranks, {ranks.on_this_node} of them here; start equally many on "
-            "every node, for example with --ntasks-per-node"
-        )
-    if run.devices != ranks.on_this_node:
-        yield (
-            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
-            f"{ranks.on_this_node} ranks on this node; use trainer.devices=auto"
+            f"trainer.num_nodes={run.num_nodes} trainer.devices={run.config.trainer.devices}: "
+            f"{ranks.starter} has started {ranks.world_size} ranks, {ranks.on_this_node} of them "
+            "here; start equally many on every node, such as by --ntasks-per-node, and use "
+            "trainer.num_nodes=auto trainer.devices=auto"
         )
 
 
@@ -194,29 +180,16 @@ def _against_node(run: ComposedRun) -> Iterator[str]:
     node = run.node
     if run.ranks is not None:
         return
-    alone = "put PET_NNODES=1 before the command if this pod is to run it alone"
-    if node.nodes and node.nodes > 1 and run.one_process:
+    nodes = node.nodes or run.num_nodes
+    devices = (node.devices or run.devices) if run.devices else 0
+    if run.num_nodes != nodes or run.devices != devices or (nodes > 1 and run.one_process):
         yield (
-            f"strategy={run.strategy}: needs one process, but PET_NNODES={node.nodes}, and each "
-            f"of these nodes would do the full run; use strategy=ddp, or {alone}"
+            f"strategy={run.strategy} trainer.num_nodes={run.num_nodes} "
+            f"trainer.devices={run.config.trainer.devices}: PET_NNODES={nodes} and "
+            f"PET_NPROC_PER_NODE={devices} ask for other processes; use strategy=ddp "
+            "trainer.num_nodes=auto trainer.devices=auto, or put PET_NNODES=1 "
+            f"PET_NPROC_PER_NODE={run.devices or 1} before the command"
         )
-    elif node.nodes and run.num_nodes != node.nodes:
-        yield (
-            f"trainer.num_nodes={run.num_nodes}: must equal PET_NNODES={node.nodes}; "
-            f"use trainer.num_nodes=auto, or {alone}"
-        )
-    if node.devices and run.devices != node.devices and run.devices:
-        yield (
-            f"trainer.devices={run.config.trainer.devices}: strategy={run.strategy} uses "
-            f"{run.devices}, but PET_NPROC_PER_NODE={node.devices}; use trainer.devices=auto with "
-            f"strategy=ddp, or PET_NPROC_PER_NODE={run.devices}"
-        )
-
-
-def _waits_for_validation(run: ComposedRun) -> bool:
-    callbacks = run.get("callbacks") or {}
-    monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
-    return any(map(of_validation, monitors))
 
 
 class Launch(Config):

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, create_model
 
 from ... import HOMES
-from ...config_model import Config, Problem, fields, text
+from ...config_model import Config, Problem, text
 from ...errors import UserError
 from ..composed_run import ComposedRun
 from ..run.interpolation import dotted, resolved
@@ -132,11 +132,7 @@ Found = tuple[str, Problem]
 
 
 def validate(
-    config: DictConfig,
-    config_name: str,
-    deleted: list[str],
-    default: Callable[[str], Any],
-    is_null: Callable[[str], bool],
+    config: DictConfig, config_name: str, usual: Callable[[], Mapping[str, Any]]
 ) -> list[Described]:
     """Validate every key by itself, reject the first that is wrong, and return parts with a model.
 
@@ -145,32 +141,24 @@ def validate(
     Args:
         config: The composed configuration.
         config_name: Name of the primary configuration, such as "train".
-        deleted: Keys that the command line deletes.
-        default: Of a key, the value that it has without overrides; None if it is missing.
-        is_null: Whether a key exists without overrides, and is null.
+        usual: The values that dotted keys have without overrides; called for an error alone.
     """
     plain: Any = OmegaConf.to_container(config)
-    is_training = "task" in plain or "~task" in deleted
-    for line in _no_objects(plain, default) if is_training else ():
+    for line in _without_class(plain, usual) if "task" in plain else ():
         raise UserError(line)
     written = dict(dotted(plain))
     for key, value in written.items():
         if key.endswith("._target_") and (wrong := _no_target(key, value)):
             raise UserError(wrong)
-    for key in deleted:
-        # Before interpolations are resolved, because one may refer to it.
-        if _is_needed(key, {"": plain, **written}, config_name):
-            raise UserError(f"~{key}: a run needs it; leave ~{key} out")
 
     def is_right(key: str, problem: Problem) -> bool:
-        if problem.kind == "missing":
+        if problem.kind == "missing" or problem.name is None:
             return False
         # What a task may not take is not resolved.
-        if problem.name is not None and refers(problem.values[problem.name]):
+        if refers(value := problem.values[problem.name]):
             return True
-        has_null = problem.name is not None and problem.values[problem.name] is None
         # Null by default, or by interpolation of a key such as the run directory, not known yet.
-        return has_null and (refers(written[key]) or is_null(key))
+        return value is None and (refers(written[key]) or usual().get(key, ...) is None)
 
     described, problems, meant = _described(resolved(config), config_name, is_right)
     # Missing keys come first, then unknown ones. Keys that refer to another key come last, so that
@@ -178,7 +166,7 @@ def validate(
     order = {"missing": 0, "extra_forbidden": 1}
     problems.sort(key=lambda at: (order.get(at[1].kind, 2), refers(written.get(key_of(*at)))))
     for place, problem in problems:
-        raise UserError(problem.line(place, default(key_of(place, problem))))
+        raise UserError(problem.line(place, usual().get(key_of(place, problem))))
     for key, value in meant.items():
         OmegaConf.update(config, key, value)
     return described
@@ -224,16 +212,8 @@ def _described(
     return described, problems, meant
 
 
-def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
-    place, _, name = key.rpartition(".")
-    node = nodes.get(place)
-    model = model_of(place, node, config_name) if isinstance(node, dict) else None
-    field = fields(model).get(name) if model else None
-    return field is not None and field.is_required() and name not in (node or ())
-
-
-def _no_objects(plain: dict[str, Any], default: Callable[[str], Any]) -> Iterator[str]:
-    """Errors about parts that need a class and do not name one that can be."""
+def _without_class(plain: dict[str, Any], usual: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+    """Errors about parts that need a class and name none."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
         entries = plain.get(group)
@@ -242,19 +222,13 @@ def _no_objects(plain: dict[str, Any], default: Callable[[str], Any]) -> Iterato
     for key, node in parts.items():
         if isinstance(node, dict) and "_target_" in node:
             continue
-        group = key.partition(".")[0]
-        if target := default(f"{key}._target_"):
+        if target := usual().get(f"{key}._target_"):
             yield f"{key}._target_ is needed: add {key}._target_={target}"
-        elif key == group:
-            yield (
-                f"{key}: has no class; write `_target_: my_package.my_module.MyClass` into the "
-                f"chosen file of {key}, or add +{key}._target_=..."
-            )
-        else:
-            yield (
-                f"{key}={text(node)}: has no class; use an existing one instead, such as "
-                f"+{group}=NAME, or name its class: +{key}._target_=..."
-            )
+        shown = key if key in OBJECTS else f"{key}={text(node)}"
+        yield (
+            f"{shown}: has no class; write `_target_: my_package.my_module.MyClass` into its file, "
+            f"or add +{key}._target_=..."
+        )
 
 
 def _no_target(key: str, target: Any) -> str | None:

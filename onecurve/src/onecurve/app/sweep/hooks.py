@@ -45,10 +45,8 @@ def ending_the_command(config: DictConfig, config_name: str) -> Iterator[None]:
     except UserError as error:
         stop_once(error)
     except (HydraException, OmegaConfBaseException) as error:
-        sources = config.hydra.runtime.config_sources
-        folder = next(source.path for source in sources if source.provider == "main")
         words = typed_overrides(config.hydra.overrides.task)
-        say(f"error: {explain(error, Path(folder), config_name, words)}")
+        say(f"error: {explain(error, config_name, words)}")
         sys.exit(1)
     except Exception:
         say(traceback.format_exc())

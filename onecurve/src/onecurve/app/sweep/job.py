@@ -4,8 +4,10 @@ import gc
 import math
 import signal
 import sys
+import time
 import traceback
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,8 +79,21 @@ def run_job(work: str, config: DictConfig) -> float | None:
                 stack.enter_context(interrupt_ends_job())
             varied = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {varied}" if varied else name, flush=True)
+            started = time.monotonic()
             _run_and_report(work, config, run_dir, name)
+            _print_what_is_left(config, total, time.monotonic() - started)
     return Objective(str(config.get("monitor"))).reached(run_dir)
+
+
+def _print_what_is_left(config: DictConfig, total: int, seconds: float) -> None:
+    """How many jobs have not ended, and about how long they take: each as long as this one."""
+    sweep_dir = Path(HydraConfig.get().sweep.dir)
+    jobs = [read_metrics(path.parent) for path in sweep_dir.glob("*/metrics.json")]
+    left = total - sum(job.get("status") != "running" for job in jobs)
+    if left > 0 and not (sweep_dir / STOPPED).exists():
+        rounds = math.ceil(left / int(config.sweep.get("parallel") or 1))
+        after = timedelta(seconds=round(rounds * seconds))
+        print(f"jobs left: {left} of {total}, about {after}", flush=True)
 
 
 def _run_and_report(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
