@@ -178,11 +178,12 @@ def _against_ranks(run: ComposedRun) -> Iterator[str]:
 
 def _against_node(run: ComposedRun) -> Iterator[str]:
     node = run.node
-    if run.ranks is not None:
+    if run.ranks is not None or not (node.nodes or node.devices):
         return
     nodes = node.nodes or run.num_nodes
     devices = (node.devices or run.devices) if run.devices else 0
-    if run.num_nodes != nodes or run.devices != devices or (nodes > 1 and run.one_process):
+    is_too_few = run.one_process and (node.nodes or 1) > 1
+    if is_too_few or (run.num_nodes, run.devices) != (nodes, devices):
         yield (
             f"strategy={run.strategy} trainer.num_nodes={run.num_nodes} "
             f"trainer.devices={run.config.trainer.devices}: PET_NNODES={nodes} and "
