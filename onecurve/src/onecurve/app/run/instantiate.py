@@ -91,13 +91,13 @@ def build(key: str, node: Any, **parts: Any) -> Any:
     return part
 
 
-def build_group(key: str, node: DictConfig | None, is_job: bool = False) -> list[Any]:
+def build_group(key: str, node: DictConfig | None, is_later_job: bool = False) -> list[Any]:
     """Build the entries of a group of several, in their order; those that are null are left out.
 
-    A job of a sweep does not show the layers, as the first one has shown them.
+    A later job of a sweep does not show the layers, as the first one has shown them.
     """
     parts = [build(f"{key}.{name!s}", entry) for name, entry in (node or {}).items() if entry]
-    return [each for each in parts if not (is_job and isinstance(each, ModelSummary))]
+    return [each for each in parts if not (is_later_job and isinstance(each, ModelSummary))]
 
 
 def validated(key: str, node: Any, parts: Container[str] = ()) -> Any:

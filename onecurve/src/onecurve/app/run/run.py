@@ -89,7 +89,8 @@ class Run:
 
         group = key_of(node)
         if "_target_" not in node:
-            return build_group(group, node, self._is_job)
+            # 0 is the first job of a sweep, and None no job.
+            return build_group(group, node, bool(OmegaConf.select(self.cfg, "sweep.job")))
         if group == "task":
             part = build_task(self.cfg, **parts)
             self._tell_unused(part)
