@@ -48,9 +48,11 @@ ARGUMENT_ERRORS = (
 )
 
 LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
-# Arguments of a Trainer that are no keys below `trainer`, and those that are.
+# Arguments of a Trainer that are no keys below `trainer`.
 ELSEWHERE = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
-TRAINER_KEYS = set(signature(Trainer).parameters) - ELSEWHERE
+TRAINER_KEYS = "|".join(signature(Trainer).parameters.keys() - ELSEWHERE)
+# How messages of Lightning name an argument: `max_time`, `Trainer(max_time=None)`.
+ARGUMENT = re.compile(rf"`(?:Trainer\()?({TRAINER_KEYS})(=\w+)?\)?`")
 OFFERED = {"total_steps", "monitor", "mode"}  # to a scheduler
 # The class that each group describes.
 KINDS: dict[str, type[Any]] = {
@@ -61,7 +63,6 @@ KINDS: dict[str, type[Any]] = {
     "strategy": Strategy,
     "task": LightningModule,
 }
-AS_YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 @contextmanager
@@ -171,12 +172,7 @@ def with_key(key: str, part: Any) -> Any:
             takes = signature(part).parameters
             takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in takes.values())
             left_out = () if takes_all else OFFERED - takes.keys()
-            made = part(*arguments, **{n: options[n] for n in options if n not in left_out})
-            if made is None or isinstance(made, dict) or hasattr(made, "step"):
-                return made
-            raise UserError(
-                f"{key}._target_: returned a {type(made).__name__}; return a {key} of PyTorch"
-            )
+            return part(*arguments, **{n: options[n] for n in options if n not in left_out})
 
     return call
 
@@ -214,17 +210,8 @@ def trainer_errors() -> Iterator[None]:
 
 def with_keys(text: str) -> str:
     """A message of Lightning with the keys of the configuration: `trainer.max_time=null`."""
-    return re.sub(r"`([^`]*)`", _keys_in_quotes, text)
-
-
-def _keys_in_quotes(quoted: re.Match[str]) -> str:
-    words = quoted[1].removeprefix("Trainer(").removesuffix(")").split(", ")
-    pairs = [word.partition("=") for word in words]
-    if not all(name in TRAINER_KEYS for name, _, _ in pairs):
-        return quoted[0]
-    return " ".join(
-        f"trainer.{name}{equals}{AS_YAML.get(value, value)}" for name, equals, value in pairs
-    )
+    keys = ARGUMENT.sub(lambda quoted: f"trainer.{quoted[1]}{quoted[2] or ''}", text)
+    return re.sub(r"(trainer\.\w+)=None", r"\1=null", keys)
 
 
 def build_task(cfg: DictConfig, **given: Any) -> LightningModule:
