@@ -1,7 +1,6 @@
 """Builds the objects that a configuration describes, with errors in one line."""
 
 import re
-import sys
 import traceback
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -127,25 +126,27 @@ def validated(key: str, node: Any, parts: Container[str] = ()) -> Any:
 
 
 def _resolved(key: str, target: str) -> Any:
-    """What a `_target_` names; None where Hydra has a better message."""
-    module, _, name = target.rpartition(".")
-    try:
-        inside = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{target}.".startswith(f"{error.name}."):
-            raise  # what the file of the class imports is missing
-        module, _, name = error.name.rpartition(".")
-        inside = sys.modules.get(module)  # type: ignore[assignment]
-        # Such as a method of a class.
-        if not hasattr(inside, "__path__") or hasattr(inside, name):
-            return None
-    if hasattr(inside, name):
-        return getattr(inside, name)
-    submodules = iter_modules(getattr(inside, "__path__", ()))
-    close = nearest(name, [*dir(inside), *(each.name for each in submodules)])
-    meant = target.replace(f"{module}.{name}", f"{module}.{close}", 1)
-    hint = f"did you mean {meant}?" if close else "name another"
-    raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")
+    """What a `_target_` names: as Hydra does, each name is an attribute, or else a module."""
+    part: Any = None
+    path = ""
+    for name in target.split("."):
+        package, path = path, f"{path}.{name}" if path else name
+        if hasattr(part, name):
+            part = getattr(part, name)
+            continue
+        try:
+            part = import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise  # what the file of the class imports is missing
+            submodules = iter_modules(getattr(part, "__path__", ()))
+            close = nearest(name, [*dir(part), *(each.name for each in submodules)])
+            meant = target.replace(path, f"{package}.{close}", 1)
+            raise UserError(
+                f"{key}._target_={target}: there is no {name} in {package}; "
+                + (f"did you mean {meant}?" if close else "name another")
+            ) from None
+    return part
 
 
 def _config_of(part: Any) -> Any:
