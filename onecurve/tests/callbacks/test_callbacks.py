@@ -186,7 +186,7 @@ def test_a_metric_that_is_not_due_is_not_called_unknown(cli: Cli) -> None:
     assert outcome.err == (
         "error: monitor=val/acc: is needed before the first validation "
         "(trainer.check_val_every_n_epoch=2, trainer.val_check_interval=1.0); use "
-        "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0, or "
-        "monitor=train/loss mode=min; what was trained is saved: resume=last "
+        "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0; "
+        "what was trained is saved: resume=last "
         "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0\n"
     )

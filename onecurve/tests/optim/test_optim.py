@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from onecurve.app.run.instantiate import build_task, with_key
+from onecurve.app.run.instantiate import build_task
 from onecurve.errors import UserError
 from onecurve.optim import schedulers
 from onecurve.optim.optimizers import build_optimizer
@@ -63,11 +63,6 @@ def test_classes_of_pytorch_are_an_optimizer_and_a_scheduler() -> None:
     assert type(optimizer.defaults["etas"]) is list
     scheduler = task.build_scheduler(optimizer, total_steps=STEPS, monitor="loss", mode="min")
     assert scheduler.step_size == 3
-
-
-def test_a_scheduler_that_is_none_is_named() -> None:
-    with pytest.raises(UserError, match=r"scheduler\._target_: returned a str; return a scheduler"):
-        with_key("scheduler", lambda optimizer: "cosine")(sgd(), total_steps=STEPS)
 
 
 @pytest.mark.parametrize("algorithm", OPTIMIZERS)

@@ -11,7 +11,7 @@ from processes import Command, end, listens
 from small.digits import Digits
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from onecurve.app.run.stored import is_secret
+from onecurve.app.run.stored import typed_secrets
 from onecurve.launch.agent import passing_on
 
 READ = "read-from-the-environment"
@@ -73,11 +73,9 @@ def test_no_file_of_a_sweep_holds_a_secret(cli: Cli, tmp_path: Path) -> None:
 
 def test_what_is_named_like_a_secret() -> None:
     secret = ("data.api_key", "hf_token", "x.password", "clientSecret", "key", "auth.credentials")
-    assert all(is_secret(key, "text") for key in secret)
+    assert all(typed_secrets([f"+{key}=text"]) for key in secret)
     other = ("data.sort_key", "tokenizer", "pad_token", "launch.secret_file", "monitor", "keys")
-    assert not any(is_secret(key, "text") for key in other)
-    assert not is_secret("model.key", "64")
-    assert is_secret("db.password", "1234")
+    assert typed_secrets([*(f"{key}=text" for key in other), "db.password=${oc.env:X}"]) is None
 
 
 @pytest.mark.parametrize("devices", one_of_a_kind([2, 1], kept=[2]))

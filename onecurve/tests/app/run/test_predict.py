@@ -58,7 +58,6 @@ class Returns(Classification):
             "ragged": lambda: torch.ones(len(best), batch_idx + 1),
             "once a batch": lambda: shares.sum(),
             "nothing": lambda: None,
-            "code": lambda: {"of": [object()]},
         }
         return made[self.kind]()
 
@@ -187,18 +186,15 @@ class Files(Digits):
     predicted_files = tuple(f"folder/{number}.png" for number in range(105))
 
 
-def test_files_are_named_and_a_classifier_s_get_their_class(
-    warm: Cli, checkpoint: Callable[..., Path]
-) -> None:
+def test_samples_that_are_files_are_named(warm: Cli, checkpoint: Callable[..., Path]) -> None:
     shares = rows_of(warm("predict.py", f"checkpoint={checkpoint()}", "callbacks=[]").run)[:, 1:]
     weighs = {"_target_": "test_predict.Weighs", "kind": "numbers"}
-    for task, column in (({}, "class"), (weighs, "prediction")):
-        made = checkpoint("test_predict.Files", **task)
-        outcome = warm("predict.py", f"checkpoint={made}", "callbacks=[]")
-        with (outcome.run / "predictions.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert tuple(row["file"] for row in rows) == Files.predicted_files
-        assert [int(row[column]) for row in rows] == shares.argmax(axis=1).tolist()
+    made = checkpoint("test_predict.Files", **weighs)
+    outcome = warm("predict.py", f"checkpoint={made}", "callbacks=[]")
+    with (outcome.run / "predictions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(row["file"] for row in rows) == Files.predicted_files
+    assert [int(row["prediction"]) for row in rows] == shares.argmax(axis=1).tolist()
 
 
 def test_a_task_may_do_it_all_by_itself(
@@ -234,11 +230,10 @@ def test_what_cannot_be_predicted_gets_one_line(
     def line(made: Path, *typed: str) -> str:
         return refused("predict.py", f"checkpoint={made}", *FEW, *typed)
 
-    nothing, code = ({"_target_": "test_predict.Returns", "kind": k} for k in ("nothing", "code"))
+    nothing = {"_target_": "test_predict.Returns", "kind": "nothing"}
     # Lightning warns of it before, once in a process.
     said = cli("predict.py", f"checkpoint={checkpoint(**nothing)}", *FEW).err.splitlines()[-1]
     assert "Returns.predict_step: returned nothing" in said
-    assert "returned object, which is not plain data" in line(checkpoint(**code))
     for gone in (checkpoint(_target_="test_predict.Gone"), checkpoint("test_predict.Gone")):
         assert "there is no Gone in test_predict" in line(gone)
     (tmp_path / "file").touch()

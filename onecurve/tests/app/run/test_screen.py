@@ -116,8 +116,8 @@ def test_the_printed_command_evaluates_the_best_checkpoint(
 def test_only_lightning_s_own_words_about_arguments_are_a_line() -> None:
     with pytest.raises(ValueError, match="mine"), trainer_errors():
         raise ValueError("`max_epochs` is mine")
-    assert with_keys("set `Trainer(barebones=True, max_time=None)` or `x=None`") == (
-        "set trainer.barebones=true trainer.max_time=null or `x=None`"
+    assert with_keys("set `Trainer(max_time=None)`, `x=None` or `max_epochs`") == (
+        "set trainer.max_time=null, `x=None` or trainer.max_epochs"
     )
 
 

@@ -1,6 +1,5 @@
 """What `onecurve export` does: write a trained network by torch.export, or as ONNX."""
 
-import json
 import logging
 import math
 import warnings
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from ...compat.of_torch import tree_leaves
@@ -26,10 +25,7 @@ from .record import invocation_of
 
 TOLERANCE = 1e-4
 """How far outputs may be from the task's, as a part of the largest: kernels round in float32."""
-BATCH_SIZES = (1, 7)  # sizes that are compared; the example of the export has another one
-EXAMPLE_SIZE = 4
-METADATA = "onecurve.json"  # the name of the metadata in files of both formats
-Function = Callable[..., list[Tensor]]
+EXAMPLE_SIZE, COMPARED_SIZE = 4, 7  # of batches: what is exported takes any number of samples
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
@@ -38,24 +34,16 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     needed = ("onnx", "onnxscript", "onnxruntime") if cfg.format == "onnx" else ()
     if refusal := missing_packages("format=onnx", needed, "onnx", "format=torch"):
         raise UserError(refusal)
-    parts = load_trained(cfg)
-    task, name = parts.task.eval(), type(parts.task).__name__
-    inputs = tensor_inputs(task, first_batch(parts.data))
-    about = {
-        "task": str(parts.config.task._target_),
-        "inputs": [
-            {"name": name, "shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype)[6:]}
-            for name, value in zip(numbered("inputs", len(inputs)), inputs, strict=True)
-        ],
-        "class_names": [str(name) for name in getattr(parts.data, "class_names", None) or ()],
-    }
-    suffix, save = {"torch": (".pt2", _save_torch), "onnx": (".onnx", _save_onnx)}[cfg.format]
+    task, data, _ = load_trained(cfg)
+    task.eval()
+    inputs, name = tensor_inputs(task, first_batch(data)), type(task).__name__
+    suffix, write = {"torch": (".pt2", _write_torch), "onnx": (".onnx", _write_onnx)}[cfg.format]
     output = Path(cfg.output)
     output = output if output.suffix == suffix else output.with_name(output.name + suffix)
     # Only a file that was compared is moved to its place.
     with writing("output", output), TemporaryDirectory(dir=output.parent) as folder:
         with _export_errors(cfg.format, name):
-            exported = save(_program(task, inputs), Path(folder, output.name), about)
+            exported = write(_program(task, inputs), Path(folder, output.name))
             difference = _largest_difference(task, exported, inputs)
         if not difference <= TOLERANCE:
             raise UserError(
@@ -67,45 +55,68 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         # ONNX keeps large weights in a second file.
         for file in Path(folder).iterdir():
             file.replace(output.with_name(file.name))
-    facts = {"checkpoint": str(cfg.checkpoint), "output": str(output), "furthest": difference}
-    record.finished(run_dir, facts)
-    sizes = " and ".join(map(str, BATCH_SIZES))
+    record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), "output": str(output)})
     print(
-        f"Exported: {invocation_of(run_dir).short(output)}; for batches of {sizes} its outputs are "
-        f"the task's to {difference:.1e} of the largest (allowed: {TOLERANCE:.0e})"
+        f"Exported: {invocation_of(run_dir).short(output)}; for a batch of {COMPARED_SIZE} its "
+        f"outputs are the task's to {difference:.1e} of the largest (allowed: {TOLERANCE:.0e})"
     )
     return {}
 
 
-def resized(size: int, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _resized(size: int, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """A batch of another size; samples are repeated if there are too few."""
     rows = torch.arange(size) % len(values[0])
     return tuple(value[rows] for value in values)
 
 
-def _program(task: torch.nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
+def _program(task: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     batch, shapes = Dim("batch"), ShapesCollection()  # type: ignore[no-untyped-call]
-    inputs = resized(EXAMPLE_SIZE, inputs)
+    inputs = _resized(EXAMPLE_SIZE, inputs)
     for value in inputs:
         shapes[value] = {0: batch}
     with torch.no_grad():
         return torch.export.export(task, inputs, dynamic_shapes=shapes)
 
 
+def _write_torch(program: ExportedProgram, path: Path) -> Callable[..., Any]:
+    """Write a program; returns what is read again, as a function of its inputs."""
+    torch.export.save(program, path)
+    return torch.export.load(path).module()
+
+
+def _write_onnx(program: ExportedProgram, path: Path) -> Callable[..., Any]:
+    """Write a network as ONNX; returns it as a function of its inputs, run by ONNX Runtime."""
+    signature = program.graph_signature
+    onnx: Any = torch.onnx.export(
+        program,
+        dynamo=True,
+        verbose=False,
+        input_names=_numbered("inputs", len(signature.user_inputs)),
+        output_names=_numbered("outputs", len(signature.user_outputs)),
+        dynamic_shapes=tuple({0: Dim("batch")} for _ in signature.user_inputs),
+    )
+    onnx.save(path)
+    return onnx  # type: ignore[no-any-return]
+
+
+def _numbered(what: str, count: int) -> list[str]:
+    """The names of inputs or outputs: "inputs", or "inputs_0", "inputs_1", ..."""
+    return [what] if count == 1 else [f"{what}_{number}" for number in range(count)]
+
+
 def _largest_difference(
-    task: torch.nn.Module, exported: Function, inputs: tuple[Tensor, ...]
+    task: nn.Module, exported: Callable[..., Any], inputs: tuple[Tensor, ...]
 ) -> float:
     """The difference to the task's outputs, relative to the largest; NaN for other shapes."""
-    differences = []
-    for size in BATCH_SIZES:
-        batch = resized(size, inputs)
-        with torch.no_grad():
-            expected, outputs = tree_leaves(task(*batch)), exported(*batch)
-        if [value.shape for value in expected] != [value.shape for value in outputs]:
-            return math.nan
-        for right, value in zip(expected, outputs, strict=True):
-            distance = (value.double() - right.double()).abs().max()
-            differences.append(distance / right.double().abs().max().clamp_min(1e-12))
+    batch = _resized(COMPARED_SIZE, inputs)
+    with torch.no_grad():
+        expected, outputs = tree_leaves(task(*batch)), tree_leaves(exported(*batch))
+    if [value.shape for value in expected] != [value.shape for value in outputs]:
+        return math.nan
+    differences = [
+        (value.double() - right.double()).abs().max() / right.double().abs().max().clamp_min(1e-12)
+        for right, value in zip(expected, outputs, strict=True)
+    ]
     return torch.stack(differences).max().item()  # NaN if one is
 
 
@@ -126,40 +137,3 @@ def _export_errors(kind: str, task: str) -> Iterator[None]:
         ) from error
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _save_torch(program: ExportedProgram, path: Path, about: dict[str, Any]) -> Function:
-    """Write a program, and read it as a function of inputs (N, ...)."""
-    torch.export.save(program, path, extra_files={METADATA: json.dumps(about)})
-    module = torch.export.load(path).module()
-    return lambda *inputs: tree_leaves(module(*inputs))
-
-
-def _save_onnx(program: ExportedProgram, path: Path, about: dict[str, Any]) -> Function:
-    """Write a network as ONNX, and read it as a function of inputs (N, ...)."""
-    import onnxruntime
-
-    count = len(program.graph_signature.user_inputs)
-    onnx: Any = torch.onnx.export(
-        program,
-        dynamo=True,
-        verbose=False,
-        input_names=numbered("inputs", count),
-        output_names=numbered("outputs", len(program.graph_signature.user_outputs)),
-        dynamic_shapes=tuple({0: Dim("batch")} for _ in range(count)),
-    )
-    onnx.model.metadata_props[METADATA] = json.dumps(about)
-    onnx.save(path)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_inputs()]
-
-    def run(*inputs: Tensor) -> list[Tensor]:
-        arrays = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
-        return [torch.from_numpy(output) for output in session.run(None, arrays)]
-
-    return run
-
-
-def numbered(what: str, count: int) -> list[str]:
-    """The names of inputs or outputs: "inputs", or "inputs_0", "inputs_1", ..."""
-    return [what] if count == 1 else [f"{what}_{number}" for number in range(count)]

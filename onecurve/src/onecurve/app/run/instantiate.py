@@ -1,7 +1,6 @@
 """Builds the objects that a configuration describes, with errors in one line."""
 
 import re
-import sys
 import traceback
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -48,9 +47,11 @@ ARGUMENT_ERRORS = (
 )
 
 LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
-# Arguments of a Trainer that are no keys below `trainer`, and those that are.
+# Arguments of a Trainer that are no keys below `trainer`.
 ELSEWHERE = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
-TRAINER_KEYS = set(signature(Trainer).parameters) - ELSEWHERE
+TRAINER_KEYS = "|".join(signature(Trainer).parameters.keys() - ELSEWHERE)
+# How messages of Lightning name an argument: `max_time`, `Trainer(max_time=None)`.
+ARGUMENT = re.compile(rf"`(?:Trainer\()?({TRAINER_KEYS})(=\w+)?\)?`")
 OFFERED = {"total_steps", "monitor", "mode"}  # to a scheduler
 # The class that each group describes.
 KINDS: dict[str, type[Any]] = {
@@ -61,7 +62,6 @@ KINDS: dict[str, type[Any]] = {
     "strategy": Strategy,
     "task": LightningModule,
 }
-AS_YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 @contextmanager
@@ -126,25 +126,27 @@ def validated(key: str, node: Any, parts: Container[str] = ()) -> Any:
 
 
 def _resolved(key: str, target: str) -> Any:
-    """What a `_target_` names; None where Hydra has a better message."""
-    module, _, name = target.rpartition(".")
-    try:
-        inside = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{target}.".startswith(f"{error.name}."):
-            raise  # what the file of the class imports is missing
-        module, _, name = error.name.rpartition(".")
-        inside = sys.modules.get(module)  # type: ignore[assignment]
-        # Such as a method of a class.
-        if not hasattr(inside, "__path__") or hasattr(inside, name):
-            return None
-    if hasattr(inside, name):
-        return getattr(inside, name)
-    submodules = iter_modules(getattr(inside, "__path__", ()))
-    close = nearest(name, [*dir(inside), *(each.name for each in submodules)])
-    meant = target.replace(f"{module}.{name}", f"{module}.{close}", 1)
-    hint = f"did you mean {meant}?" if close else "name another"
-    raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")
+    """What a `_target_` names: as Hydra does, each name is an attribute, or else a module."""
+    part: Any = None
+    path = ""
+    for name in target.split("."):
+        package, path = path, f"{path}.{name}" if path else name
+        if hasattr(part, name):
+            part = getattr(part, name)
+            continue
+        try:
+            part = import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise  # what the file of the class imports is missing
+            submodules = iter_modules(getattr(part, "__path__", ()))
+            close = nearest(name, [*dir(part), *(each.name for each in submodules)])
+            meant = target.replace(path, f"{package}.{close}", 1)
+            raise UserError(
+                f"{key}._target_={target}: there is no {name} in {package}; "
+                + (f"did you mean {meant}?" if close else "name another")
+            ) from None
+    return part
 
 
 def _config_of(part: Any) -> Any:
@@ -171,12 +173,7 @@ def with_key(key: str, part: Any) -> Any:
             takes = signature(part).parameters
             takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in takes.values())
             left_out = () if takes_all else OFFERED - takes.keys()
-            made = part(*arguments, **{n: options[n] for n in options if n not in left_out})
-            if made is None or isinstance(made, dict) or hasattr(made, "step"):
-                return made
-            raise UserError(
-                f"{key}._target_: returned a {type(made).__name__}; return a {key} of PyTorch"
-            )
+            return part(*arguments, **{n: options[n] for n in options if n not in left_out})
 
     return call
 
@@ -214,17 +211,8 @@ def trainer_errors() -> Iterator[None]:
 
 def with_keys(text: str) -> str:
     """A message of Lightning with the keys of the configuration: `trainer.max_time=null`."""
-    return re.sub(r"`([^`]*)`", _keys_in_quotes, text)
-
-
-def _keys_in_quotes(quoted: re.Match[str]) -> str:
-    words = quoted[1].removeprefix("Trainer(").removesuffix(")").split(", ")
-    pairs = [word.partition("=") for word in words]
-    if not all(name in TRAINER_KEYS for name, _, _ in pairs):
-        return quoted[0]
-    return " ".join(
-        f"trainer.{name}{equals}{AS_YAML.get(value, value)}" for name, equals, value in pairs
-    )
+    keys = ARGUMENT.sub(lambda quoted: f"trainer.{quoted[1]}{quoted[2] or ''}", text)
+    return re.sub(r"(trainer\.\w+)=None", r"\1=null", keys)
 
 
 def build_task(cfg: DictConfig, **given: Any) -> LightningModule:

@@ -7,10 +7,8 @@ that cannot tell, the end of the first epoch does, which is saved.
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 
 from ...compat.of_lightning import callbacks_of
@@ -89,8 +87,9 @@ class MonitoredMetrics(Callback):
         waiting = [each for each in waits(trainer, self.cfg) if of_validation(each.metric)]
         if waiting:
             say(
-                f"{waiting[0].named}: there is no validation ({_no_validation_of(trainer)}), so no "
-                "weights are the best; name a metric of training, or use monitor=null"
+                f"{waiting[0].named}: there is no validation (it needs validation_step, "
+                "val_dataloader and trainer.limit_val_batches), so no weights are the best; name a "
+                "metric of training, or use monitor=null"
             )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -126,13 +125,11 @@ def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserE
     name = found[1] or found[2]
     monitored = {wait.metric: wait for wait in waits(trainer, cfg)}
     wait = monitored.get(name) or Wait(name, cfg)
-    often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
-    if trainer.enable_validation and not has_validated(trainer) and of_validation(name):
-        others = [each for each in logged_by_task(trainer) if not of_validation(each)]
-        other = f", or {wait.instead(_proposed(name, others))}" if others else ""
+    if of_validation(name) and no_validation(trainer):
+        often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
         return UserError(
             f"{wait.named}: is needed before the first validation ({_settings(trainer)}); use "
-            f"{often}{other}; what was trained is saved: resume=last {often}"
+            f"{often}; what was trained is saved: resume=last {often}"
         )
     saved = "what was trained is saved: resume=last"
     logged = logged_by_task(trainer)
@@ -167,28 +164,14 @@ def _same(metric: str, logged: Iterable[str]) -> str | None:
     return names[close] if close else None
 
 
-def has_validated(trainer: Trainer) -> bool:
-    """Whether there was a validation since training began or was resumed."""
-    return any(each.has_validated for each in callbacks_of(trainer, MonitoredMetrics))
-
-
 def no_validation(trainer: Trainer) -> str | None:
     """The line for a run with a validation loader that was never validated; None for others."""
-    if not trainer.enable_validation or has_validated(trainer):
+    has_validated = any(each.has_validated for each in callbacks_of(trainer, MonitoredMetrics))
+    if has_validated or not trainer.enable_validation:
         return None
     return (
         f"There was no validation ({_settings(trainer)}): no weights are the best by a metric of it"
     )
-
-
-def _no_validation_of(trainer: Trainer) -> str:
-    task: Any = trainer.lightning_module
-    if not is_overridden("validation_step", task):
-        return f"{type(task).__name__} has no validation_step"
-    if trainer.limit_val_batches == 0:
-        return "trainer.limit_val_batches=0"
-    data = trainer.datamodule or task  # type: ignore[attr-defined]
-    return f"{type(data).__name__} has no val_dataloader"
 
 
 def _settings(trainer: Trainer) -> str:

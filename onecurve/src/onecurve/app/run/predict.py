@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 100
 SUFFIXES = (".csv", ".pt")
-PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 
 
 class Predictions(Callback):
@@ -181,8 +180,6 @@ def joined(parts: list[Any]) -> Any:
         return torch.cat(parts)
     if is_tensor or isinstance(first, list):
         return [row for part in parts for row in part]
-    if isinstance(first, tuple) and hasattr(first, "_asdict"):
-        return joined([part._asdict() for part in parts])
     if isinstance(first, Mapping):
         return {key: joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple):
@@ -242,31 +239,23 @@ def predict_on_test_set(data: LightningDataModule) -> bool:
 def _write(predictions: Any, output: Path, data: LightningDataModule) -> tuple[int, Path]:
     """Write the predictions of a data set; returns the number of rows, and the file.
 
-    Numbers (N,) or (N, C), N strings, or a dictionary of such columns, become `output.csv`; where
-    each sample is a file, of which the data module has the paths in ``predicted_files``,
-    probabilities (N, C) become its class. Everything else becomes `output.pt`, for ``torch.load``.
+    Numbers (N,) or (N, C), N strings, or a dictionary of such columns, become `output.csv`, whose
+    first column has the number of each sample, or its path in ``predicted_files`` of the data
+    module. Everything else becomes `output.pt`, for ``torch.load``.
     """
-    files: Sequence[Path] = getattr(data, "predicted_files", ())
-    class_names = [str(name) for name in getattr(data, "class_names", None) or ()]
-    if columns := _columns(predictions, class_names, bool(files)):
+    if columns := _columns(predictions, getattr(data, "class_names", None) or ()):
         path = _with_suffix(output, ".csv")
         count = len(next(iter(columns.values())))
-        names: Sequence[object] = files or range(count)
+        files: Sequence[object] = getattr(data, "predicted_files", ())
         with path.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["file" if files else "sample", *columns])
-            writer.writerows(zip(names, *columns.values(), strict=True))
+            writer.writerows(zip(files or range(count), *columns.values(), strict=True))
         return count, path
-    leaves = tree_leaves(predictions)
-    if odd := [leaf for leaf in leaves if not isinstance(leaf, PLAIN)]:
-        raise UserError(
-            f"predict_step: returned {type(odd[0]).__name__}, which is not plain data; return "
-            "tensors, numbers, strings, and dictionaries, lists and tuples of them"
-        )
     path = _with_suffix(output, ".pt")
     torch.save(predictions, path)
-    is_rows = isinstance(leaves[0], Tensor) and leaves[0].ndim and not isinstance(predictions, list)
-    return len(leaves[0] if is_rows else predictions), path
+    rows = tree_leaves(predictions)[0] if isinstance(predictions, Mapping | tuple) else predictions
+    return len(rows), path
 
 
 def _with_suffix(output: Path, suffix: str) -> Path:
@@ -275,19 +264,14 @@ def _with_suffix(output: Path, suffix: str) -> Path:
     return plain.with_name(plain.name + suffix)
 
 
-def _columns(predictions: Any, class_names: list[str], of_files: bool) -> dict[str, list[Any]]:
+def _columns(predictions: Any, class_names: Sequence[object]) -> dict[str, list[Any]]:
     """The columns of a table by name, which has names of classes or numbers; else empty."""
     if isinstance(predictions, Tensor) and predictions.ndim == 2:
         count = predictions.shape[1]
-        if of_files and count == len(class_names):
-            best = predictions.max(dim=1)
-            labels = [class_names[index] for index in best.indices.tolist()]
-            predictions = {"class": labels, "probability": best.values.double().round(decimals=4)}
-        elif count > MOST_COLUMNS:
+        if count > MOST_COLUMNS:
             return {}
-        else:
-            names = class_names if len(set(class_names)) == count else range(count)
-            predictions = dict(zip(names, predictions.unbind(1), strict=True))
+        names = class_names if len(set(class_names)) == count else range(count)
+        predictions = dict(zip(names, predictions.unbind(1), strict=True))
     elif not isinstance(predictions, Mapping):
         predictions = {"prediction": predictions}
     columns = {str(name): _cells(value) for name, value in predictions.items()}

@@ -14,11 +14,10 @@ from .interpolation import resolved
 STORED, TEXTS = "stored_config", "stored_texts"
 """Keys of a rank's configuration: what is stored of it, and texts by the values they stand for."""
 SECRET = re.compile(
-    r"(passw(or)?d|passphrase|secret|credentials?|token|"
-    r"(^|\.|(access|account|api|auth|encryption|license|private|secret)_?)key)$",
+    r"(password|passphrase|secret|credentials?|((^|\.)|(access|account|api|auth|private)_?)key|"
+    r"(?<!bos_)(?<!cls_)(?<!eos_)(?<!mask_)(?<!pad_)(?<!sep_)(?<!unk_)token)$",
     re.IGNORECASE,
 )
-OF_A_TEXT = re.compile(r"(bos|cls|end|eos|mask|pad|sep|start|stop|unk)_token$", re.IGNORECASE)
 # Shorter values are looked for only as the full text: they may be part of any word.
 SHORTEST_PART = 8
 
@@ -76,7 +75,8 @@ def overrides_of(words: ListConfig | list[str]) -> list[str]:
 def typed_secrets(overrides: list[str]) -> str | None:
     """The line about secrets that were typed, and are stored as they are; None without one."""
     pairs = [word.lstrip("+").partition("=") for word in overrides]
-    keys = [key for key, _, value in pairs if "${" not in value and is_secret(key, value)]
+    typed = [key for key, _, value in pairs if value not in ("", "null") and "${" not in value]
+    keys = [key for key in typed if SECRET.search(key)]
     if not keys:
         return None
     instead = " ".join(f"'{key}=${{oc.env:NAME}}'" for key in keys)
@@ -84,14 +84,6 @@ def typed_secrets(overrides: list[str]) -> str | None:
         f"{', '.join(keys)}: is stored in the run's files as it was typed; a secret is read from "
         f"the environment: {instead}"
     )
-
-
-def is_secret(key: str, value: str) -> bool:
-    """Whether a key is named like a secret, such as "data.api_key", and its value may be one."""
-    if value in ("", "null", "true", "false") or OF_A_TEXT.search(key):
-        return False
-    is_number = value.isdecimal() and key.lower().endswith(("key", "token"))
-    return SECRET.search(key) is not None and not is_number
 
 
 def _holds(value: Any, part: str) -> bool:
