@@ -126,7 +126,7 @@ format: .venv/installed ## format the template's own code and the library
 	$(IN_LIBRARY) ruff check --fix --exit-zero .
 	$(IN_LIBRARY) ruff format .
 
-browser: bake ## check TensorBoard's and a sweep's pages in Chromium, which must be installed; see build/browser
+browser: bake ## check a sweep's page in Chromium, which must be installed; see build/browser
 	@$(INSTALL) playwright
 	$(BIN)/python -m pytest tests/browser $(ARGS)
 

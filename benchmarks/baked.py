@@ -1,36 +1,33 @@
-"""Runs `train.py` of the project in build/, again and again in one process.
+"""What benchmarks share: runs of `train.py` of the project in build/, ratios, and rows of a table.
 
-As in the project's own tests, only the start of Python is saved: torch is imported once, and ranks
-are forked from one warm server.
+Runs are made again and again in one process, as in the project's own tests: torch is imported once,
+and ranks are forked from one warm server.
 """
 
-import csv
 import os
-import runpy
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import torch
-from hydra.core.global_hydra import GlobalHydra
+from onecurve.testing.runs import run_directories, run_script
 
 # Runs lie where a benchmark stands, here and in what it starts.
 os.environ["PROJECT_ROOT"] = "."
 TEMPLATE = Path(__file__).resolve().parent.parent
 PROJECT = TEMPLATE / "build" / "my-project"
-LIBRARY = TEMPLATE / "onecurve"
+TRAIN = PROJECT / "train.py"
+# The library's test data and what its tests share, for this process and its ranks.
+TESTS = TEMPLATE / "onecurve/tests"
+sys.path += map(str, (TESTS, TESTS / "harness", Path(__file__).parent))
 
 
 @contextmanager
 def folder_for_runs() -> Iterator[Path]:
-    """Work in an empty folder, where the library's test data and this folder can be imported."""
+    """Work in an empty folder."""
     before = os.getcwd()
-    tests = LIBRARY / "tests"
-    for importable in (tests, tests / "harness", tests / "parity", Path(__file__).parent):
-        sys.path.insert(0, str(importable))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
@@ -40,7 +37,7 @@ def folder_for_runs() -> Iterator[Path]:
 
 
 def train(*overrides: str) -> Path:
-    """Run `python train.py` with overrides.
+    """Run `python train.py` with overrides in this process.
 
     Returns:
         The run directory.
@@ -48,32 +45,13 @@ def train(*overrides: str) -> Path:
     Raises:
         SystemExit: If it did not finish; what it said is above.
     """
-    before = set(Path.cwd().glob("runs/*/*/metrics.json"))
-    arguments, sys.argv = sys.argv, [str(PROJECT / "train.py"), *overrides]
-    try:
-        with output_to(os.devnull):
-            runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            raise
-    finally:
-        sys.argv = arguments
-        GlobalHydra.instance().clear()
-    (made,) = set(Path.cwd().glob("runs/*/*/metrics.json")) - before
-    return made.parent
-
-
-def column(run: Path, name: str) -> list[float]:
-    """The values of one metric in a run's metrics.csv, in order."""
-    with (run / "metrics.csv").open(newline="") as file:
-        return [float(row[name]) for row in csv.DictReader(file) if row.get(name)]
-
-
-def weights(run: Path) -> dict[str, Any]:
-    """The network's weights at the end of a run."""
-    checkpoint = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
-    state: dict[str, Any] = checkpoint["state_dict"]
-    return state
+    before = set(run_directories(Path.cwd()))
+    with output_to(os.devnull):
+        status = run_script(TRAIN, *overrides)
+    if status:
+        sys.exit(status)
+    (made,) = set(run_directories(Path.cwd())) - before
+    return made
 
 
 @contextmanager
@@ -90,3 +68,13 @@ def output_to(path: str) -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(target)
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the ratios pair by pair; what is paired was measured one after the other."""
+    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+
+
+def print_row(name: str, *cells: object, first: int = 10, width: int = 12) -> None:
+    """A line of a table at once: a first column of words, others of numbers."""
+    print(f"{name:{first}}" + "".join(f"{cell!s:>{width}}" for cell in cells), flush=True)

@@ -14,37 +14,36 @@ and of the processor's (which other work on a machine changes less). Exit status
 time that passed is above its limit.
 """
 
-import contextlib
-import io
 import json
-import statistics
 import sys
-import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
+from baked import folder_for_runs, median_ratio, train
 from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from onecurve.app.command.resolvers import register_resolvers
-from onecurve.app.run.stored import for_ranks
-from onecurve.launch.context import RunContext
-from onecurve.launch.process import log_to_file
-from onecurve.launch.worker import resolved
-
-PROJECT = Path(__file__).resolve().parent.parent / "build" / "my-project"
-CONFIGS = PROJECT / "configs"
 # Against the loop with PyTorch's default optimizer, and against that with the fused one.
 LIMITS = {"lenet": {"default": 1.0, "fused": 1.1}, "mlp": {"default": 1.0, "fused": 1.25}}
+FUSED = {"default": None, "fused": True}
 # LeNet-5 reads 28 x 28 images in a margin of two black pixels.
 IMAGE_SIZE = {"lenet": 32, "mlp": 28}
-RUN_DIRECTORY = "/run-directory"
+TASK = (
+    "data=synthetic",
+    "data.num_samples=60000",
+    # The hand-written loop does not validate; one batch is what the checkpoint's metric needs.
+    "data.num_val=128",
+    "data.batch_size=128",
+    "scheduler=none",
+    "trainer.accelerator=cpu",
+    "trainer.max_epochs=1",
+    "test=false",
+    "+callbacks.stopwatch._target_=epoch.Stopwatch",
+)
 
 
 class Seconds(NamedTuple):
@@ -65,9 +64,7 @@ def since(before: Seconds) -> Seconds:
 
 
 class Stopwatch(Callback):
-    """Times training from the first batch to the end."""
-
-    seconds: "Seconds"
+    """Times training from the first batch to the end, when other callbacks have seen it end."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The first batch is about to be read."""
@@ -75,41 +72,19 @@ class Stopwatch(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """All other callbacks have seen the last epoch end."""
-        Stopwatch.seconds = since(self.started)
+        file = Path(trainer.default_root_dir) / "seconds.json"
+        file.write_text(json.dumps(since(self.started)))
 
 
-def configuration(model: str) -> dict[str, Any]:
-    """The default configuration with 60,000 synthetic images and one epoch."""
-    overrides = [
-        f"model={model}",
-        "data=synthetic",
-        "data.num_samples=60000",
-        # The hand-written loop does not validate; one batch is what the checkpoint's metric needs.
-        "data.num_val=128",
-        "data.batch_size=128",
-        f"data.image_size={IMAGE_SIZE[model]}",
-        "scheduler=none",
-        "trainer.max_epochs=1",
-        "test=false",
-        f"paths.run={RUN_DIRECTORY}",
-        "+callbacks.stopwatch._target_=__main__.Stopwatch",
-    ]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return for_ranks(compose("train", overrides))
+def by_project(model: str) -> tuple[Seconds, Path]:
+    """Seconds of one epoch by the project, and its run directory."""
+    run = train(*TASK, f"model={model}", f"data.image_size={IMAGE_SIZE[model]}")
+    return Seconds(*json.loads((run / "seconds.json").read_text())), run
 
 
-def project(config: dict[str, Any]) -> Seconds:
-    """Seconds of one epoch by the project."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        placed = json.loads(json.dumps(config).replace(RUN_DIRECTORY, folder))
-        with log_to_file(Path(folder), rank=0):
-            resolved(f"{PROJECT / 'train.py'}:train.in_rank")(placed, RunContext(Path(folder)))
-    return Stopwatch.seconds
-
-
-def by_hand(config: dict[str, Any], fused: bool | None) -> Seconds:
-    """Seconds of one epoch by the shortest correct loop."""
-    cfg = OmegaConf.create(config)
+def by_hand(run: Path, fused: bool | None) -> Seconds:
+    """Seconds of one epoch by the shortest correct loop, of what a run has trained."""
+    cfg: Any = OmegaConf.load(run / "config.yaml")
     data = instantiate(cfg.data)
     data.setup("fit")
     dataset = data.datasets[0]
@@ -130,24 +105,19 @@ def by_hand(config: dict[str, Any], fused: bool | None) -> Seconds:
 
 def main(rounds: int) -> int:
     """Measure, print, and say whether the limits hold."""
-    register_resolvers()
     held = True
     for model, limits in LIMITS.items():
-        config = configuration(model)
-        loops = {
-            "default": partial(by_hand, config, None),
-            "fused": partial(by_hand, config, True),
-            "project": partial(project, config),
-        }
-        for loop in loops.values():  # the first of each also warms up caches
-            loop()
-        taken = [{name: loop() for name, loop in loops.items()} for _ in range(rounds)]
+        taken: dict[str, list[Seconds]] = {"project": [], **{name: [] for name in limits}}
+        for _ in range(rounds + 1):
+            seconds, run = by_project(model)
+            taken["project"].append(seconds)
+            for name in limits:
+                taken[name].append(by_hand(run, FUSED[name]))
         for name, limit in limits.items():
-            ratios = [
-                [ours / theirs for ours, theirs in zip(each["project"], each[name], strict=True)]
-                for each in taken
-            ]
-            passed, processor = (statistics.median(column) for column in zip(*ratios, strict=True))
+            # The first round also warms up caches.
+            ours, theirs = taken["project"][1:], taken[name][1:]
+            passed = median_ratio([s.passed for s in ours], [s.passed for s in theirs])
+            processor = median_ratio([s.processor for s in ours], [s.processor for s in theirs])
             held &= passed <= limit
             print(
                 f"{model:6} project / hand-written loop, {name:7} optimizer: {passed:.2f} of the "
@@ -157,4 +127,5 @@ def main(rounds: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 7))
+    with folder_for_runs():
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 7))

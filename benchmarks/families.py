@@ -23,29 +23,25 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import baked  # noqa: F401  # warm_ranks can be imported with it
 import torch
 import torch.distributed as dist
+import warm_ranks
 from lightning.pytorch import Callback, Trainer
+from memory import local_bytes
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.parity.runs import Comparison, compare_in_rank
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "onecurve/tests/harness"))
-
-import warm_ranks
-
 try:
     import transformers
-    from family_networks import ROWS, Row, Trained
+    from family_networks import ROWS, Trained
 except ModuleNotFoundError as error:
     sys.exit(f"{error.name} is missing: type .venv/bin/uv pip install transformers timm")
 
@@ -53,36 +49,27 @@ LIMIT = 1e-11
 STEPS, BATCH = 6, 8
 
 
-def pipeline(schedule: Any, row: Row) -> Any:
-    """Of two stages or more."""
-    return onecurve.Pipeline(schedule=schedule, microbatches=2, timeout_seconds=60)
-
-
 class Column(NamedTuple):
-    """A strategy for a row, and its ranks."""
+    """A strategy with its options, and its ranks."""
 
-    strategy: Callable[[Row], Any]
+    strategy: Callable[..., Any]
+    options: dict[str, Any]
     ranks: int = 2
 
 
-SHORT: dict[str, Any] = {"timeout_seconds": 60}
+STAGES = {"microbatches": 2}
 COLUMNS = {
-    "ddp": Column(lambda row: onecurve.DDP(**SHORT)),
-    "fsdp": Column(lambda row: onecurve.FSDP(min_params=1, **SHORT)),
-    "tensor": Column(lambda row: onecurve.Tensor(**SHORT)),
-    "pipeline gpipe": Column(partial(pipeline, "gpipe")),
-    "pipeline 1f1b": Column(partial(pipeline, "1f1b")),
-    "pipeline zbv": Column(partial(pipeline, "zbv")),
-    "shard x tensor": Column(
-        lambda row: onecurve.mesh(shard=2, tensor=2, min_params=1, **SHORT), ranks=4
-    ),
+    "ddp": Column(onecurve.DDP, {}),
+    "fsdp": Column(onecurve.FSDP, {"min_params": 1}),
+    "tensor": Column(onecurve.Tensor, {}),
+    "pipeline gpipe": Column(onecurve.Pipeline, {"schedule": "gpipe", **STAGES}),
+    "pipeline 1f1b": Column(onecurve.Pipeline, {"schedule": "1f1b", **STAGES}),
+    "pipeline zbv": Column(onecurve.Pipeline, {"schedule": "zbv", **STAGES}),
+    "shard x tensor": Column(onecurve.mesh, {"shard": 2, "tensor": 2, "min_params": 1}, 4),
     "pipeline x tensor": Column(
-        lambda row: onecurve.mesh(pipeline=2, tensor=2, schedule="gpipe", microbatches=2, **SHORT),
-        ranks=4,
+        onecurve.mesh, {"pipeline": 2, "tensor": 2, "schedule": "gpipe", **STAGES}, 4
     ),
 }
-
-
 BY_SCHEDULE = ("pipeline 1f1b", "pipeline zbv")
 
 
@@ -102,25 +89,26 @@ class Held(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Gradients are gone by then, parameters are what they were."""
-        held = sum(map(_bytes, pl_module.parameters()))
-        most = torch.tensor(float(held), dtype=torch.float64)
+        held = float(sum(map(local_bytes, pl_module.parameters())))
+        most = torch.tensor(held, dtype=torch.float64)
         if dist.is_initialized():
             dist.all_reduce(most, dist.ReduceOp.MAX)
         pl_module.held = float(most)
 
 
-def _bytes(parameter: Tensor) -> int:
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return 0 if local.is_meta else local.nbytes
-
-
 class Cell(NamedTuple):
-    """What was found: a difference and a share of one process's bytes, or a rejection."""
+    """What was found: a difference and a share of one process's bytes; or what went wrong."""
 
     apart: float = 0.0
     held: float = 0.0
-    table: str = ""
-    rejection: str = ""
+    wrong: str = ""
+    is_rejected: bool = False
+
+    def shown(self) -> str:
+        """In the first table."""
+        if self.wrong:
+            return "rejected" if self.is_rejected else "wrong"
+        return f"{self.apart:.1e}"
 
 
 def cell(row: str, column: str) -> Cell:
@@ -129,7 +117,8 @@ def cell(row: str, column: str) -> Cell:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     transformers.logging.set_verbosity_error()
     network, samples, task = ROWS[row]
-    strategy = COLUMNS[column].strategy(ROWS[row])
+    kind, settings, ranks = COLUMNS[column]
+    strategy = kind(timeout_seconds=60, **settings)
     strategy.prints_layers = False
     made: list[Any] = []
 
@@ -140,14 +129,14 @@ def cell(row: str, column: str) -> Cell:
     def make_data() -> Any:
         return tuple(DataLoader(samples(), BATCH) for _ in range(2))  # type: ignore[arg-type]
 
-    options = {"accelerator": "cpu", "devices": COLUMNS[column].ranks, "callbacks": [Held()]}
+    options = {"accelerator": "cpu", "devices": ranks, "callbacks": [Held()]}
     try:
         with in_float64():
             found = compare_in_rank(
                 Comparison(make_task, make_data, strategy, options, STEPS, LIMIT, seed=0)
             )
     except onecurve.UserError as error:
-        return Cell(rejection=str(error))
+        return Cell(wrong=str(error), is_rejected=True)
     if not found.rows:  # of another rank than the first
         return Cell()
     table = "" if found.equal else found.table()
@@ -157,29 +146,25 @@ def cell(row: str, column: str) -> Cell:
     return Cell(apart, made[0].held / made[-1].held, table)
 
 
-def chosen(names: Iterable[str], words: list[str]) -> list[str]:
-    """Those that have one of the words in them; all, without words."""
-    return [name for name in names if not words or any(word in name for word in words)]
-
-
 def found_in(row: str, column: str) -> Cell:
     """A cell, measured in ranks that stay from one to the next."""
     ranks = COLUMNS[column].ranks
     try:
         return warm_ranks.run("families.cell", (row, column), processes=ranks)  # type: ignore[no-any-return]
     except onecurve.UserError as error:  # of one rank alone
-        return Cell(rejection=str(error))
+        return Cell(wrong=str(error), is_rejected=True)
     except onecurve.RankFailed as error:
-        return Cell(table=f"failed: {error}")
+        return Cell(wrong=f"failed: {error}")
 
 
 def main() -> int:
     """Print both tables, and below them each line of rejection and each table of differences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", nargs="+", default=[], metavar="WORD", help="networks")
-    parser.add_argument("--columns", nargs="+", default=[], metavar="WORD", help="strategies")
+    parser.add_argument("--rows", nargs="+", default=[""], metavar="WORD", help="networks")
+    parser.add_argument("--columns", nargs="+", default=[""], metavar="WORD", help="strategies")
     asked = parser.parse_args()
-    rows, columns = chosen(ROWS, asked.rows), chosen(COLUMNS, asked.columns)
+    rows = [name for name in ROWS if any(word in name for word in asked.rows)]
+    columns = [name for name in COLUMNS if any(word in name for word in asked.columns)]
     found: dict[tuple[str, str], Cell] = {}
     # Column by column, so that ranks need not be started again.
     for column, row in product(columns, rows):
@@ -187,34 +172,27 @@ def main() -> int:
             continue
         found[row, column] = made = found_in(row, column)
         print(f"{row}, {column}: {made}", file=sys.stderr, flush=True)
-    print(_table(rows, columns, found, _shown))
+
+    def print_table(shown: Callable[[Cell], str]) -> None:
+        print_line("network", columns)
+        print_line("---", ["---"] * len(columns))
+        for row in rows:
+            # What is called block by block runs by gpipe.
+            cells = [found.get((row, column)) for column in columns]
+            print_line(row, ("gpipe" if each is None else shown(each) for each in cells))
+
+    print_table(Cell.shown)
     print("\nBytes of parameters on the rank with the most, by those of one process:\n")
-    print(_table(rows, columns, found, lambda one: f"{one.held:.2f}" if one.held else "-"))
-    wrong = {at: one.table or one.rejection for at, one in found.items()}
+    print_table(lambda each: f"{each.held:.2f}" if each.held else "-")
+    wrong = {at: each.wrong for at, each in found.items() if each.wrong}
     for (row, column), what in wrong.items():
-        if what:
-            print(f"\n{row}, {column}:\n{what}")
-    return 1 if any(wrong.values()) else 0
+        print(f"\n{row}, {column}:\n{what}")
+    return 1 if wrong else 0
 
 
-def _table(
-    rows: list[str],
-    columns: list[str],
-    found: dict[tuple[str, str], Cell],
-    shown: Callable[[Cell], str],
-) -> str:
-    lines = [["network", *columns], ["---"] * (len(columns) + 1)]
-    for row in rows:
-        cells = [found.get((row, column)) for column in columns]
-        # What is called block by block runs by gpipe.
-        lines.append([row, *("gpipe" if cell is None else shown(cell) for cell in cells)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _shown(cell: Cell) -> str:
-    if cell.rejection:
-        return "rejected"
-    return "wrong" if cell.table else f"{cell.apart:.1e}"
+def print_line(first: str, cells: Iterable[str]) -> None:
+    """Of a table in Markdown."""
+    print(f"| {' | '.join([first, *cells])} |")
 
 
 if __name__ == "__main__":

@@ -149,21 +149,7 @@ def of_transformers(
         settings: Of its configuration, where they are not the usual ones.
     """
     kind = getattr(transformers, name)
-    usual = {
-        "vocab_size": TOKENS,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": DEPTH,
-        "num_attention_heads": HEADS,
-        "intermediate_size": 2 * WIDTH,
-        "max_position_embeddings": 16,
-        "attention_dropout": 0.0,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-    }
-    made: nn.Module = kind(kind.config_class(**{**usual, **settings}))
+    made: nn.Module = kind(kind.config_class(**{**USUAL, **settings}))
     if untied:
         made.lm_head.weight = nn.Parameter(made.lm_head.weight.detach().clone())
     if checkpointing:
@@ -193,9 +179,8 @@ def texts(labels: str = "ids", padded: bool = False) -> list[dict[str, Tensor]]:
 
 def token_rows(padded: bool = False) -> list[dict[str, Tensor]]:
     """Token ids for networks that take nothing else."""
-    return [
-        {"inputs": each["input_ids"], "labels": each["labels"]} for each in texts("class", padded)
-    ]
+    samples = texts("class", padded)
+    return [{"inputs": each["input_ids"], "labels": each["labels"]} for each in samples]
 
 
 def images(name: str = "inputs", pixels: int = PIXELS) -> list[dict[str, Tensor]]:
@@ -223,74 +208,60 @@ class Row(NamedTuple):
         return self.task is OfLayers
 
 
-PADDED = partial(texts, padded=True)
-LLAMA = partial(of_transformers, "LlamaForCausalLM", num_key_value_heads=2)
-GPT2 = partial(
-    of_transformers, "GPT2LMHeadModel", n_inner=2 * WIDTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+def row(name: str, labels: str = "ids", padded: bool = False, **settings: Any) -> Row:
+    """Of a network of transformers that is trained on texts; see `of_transformers` and `texts`."""
+    network = partial(of_transformers, name, **settings)
+    return Row(network, partial(texts, labels, padded))
+
+
+SMALL = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": DEPTH}
+SMALL |= {"num_attention_heads": HEADS, "intermediate_size": 2 * WIDTH}
+TOKEN_IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+NO_DROPOUT = dict.fromkeys(
+    ("attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0
 )
-T5 = partial(
-    of_transformers,
-    "T5ForConditionalGeneration",
-    d_model=WIDTH,
-    d_kv=4,
-    d_ff=2 * WIDTH,
-    num_layers=DEPTH,
-    num_heads=HEADS,
-    dropout_rate=0.0,
-    decoder_start_token_id=0,
-)
-BART = partial(
-    of_transformers,
-    "BartForConditionalGeneration",
-    d_model=WIDTH,
-    encoder_layers=DEPTH,
-    decoder_layers=DEPTH,
-    encoder_attention_heads=HEADS,
-    decoder_attention_heads=HEADS,
-    encoder_ffn_dim=2 * WIDTH,
-    decoder_ffn_dim=2 * WIDTH,
-    dropout=0.0,
-    decoder_start_token_id=2,
-)
-VIT = {"img_size": PIXELS, "patch_size": 4, "embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
+# What configurations of most networks call these; each takes the names that it knows.
+USUAL = {**SMALL, **TOKEN_IDS, **NO_DROPOUT, "max_position_embeddings": 16}
+LLAMA = partial(row, "LlamaForCausalLM", num_key_value_heads=2)
+GPT2 = partial(row, "GPT2LMHeadModel", n_inner=2 * WIDTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+OF_T5 = {"d_model": WIDTH, "d_kv": 4, "d_ff": 2 * WIDTH, "num_layers": DEPTH, "num_heads": HEADS}
+OF_T5 |= {"dropout_rate": 0.0, "decoder_start_token_id": 0}
+T5 = partial(row, "T5ForConditionalGeneration", **OF_T5)
+OF_BART = {"layers": DEPTH, "attention_heads": HEADS, "ffn_dim": 2 * WIDTH}
+BART = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in OF_BART.items()}
+BART |= {"d_model": WIDTH, "dropout": 0.0, "decoder_start_token_id": 2}
+VIT = {"patch_size": 4, "num_heads": HEADS, "num_classes": CLASSES}
+OF_TORCHVISION = {"image_size": PIXELS, "num_layers": DEPTH, "hidden_dim": WIDTH}
+OF_TIMM = {"img_size": PIXELS, "depth": DEPTH, "embed_dim": WIDTH}
+SWIN = {"patch_size": [2, 2], "window_size": [2, 2], "stochastic_depth_prob": 0.0}
+SWIN |= {"embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4], "num_classes": CLASSES}
+CONVNEXT = {"depths": (1, 1, 2, 1), "dims": (4, 8, 8, 8), "num_classes": CLASSES}
 
 ROWS = {
-    "Llama": Row(LLAMA, texts),
-    "Llama, tied, padded": Row(partial(LLAMA, tie_word_embeddings=True), PADDED),
-    "Llama, padded, gradient checkpointing": Row(partial(LLAMA, checkpointing=True), PADDED),
-    "Mistral, padded": Row(
-        partial(of_transformers, "MistralForCausalLM", num_key_value_heads=2, sliding_window=4),
-        PADDED,
+    "Llama": LLAMA(),
+    "Llama, tied, padded": LLAMA(padded=True, tie_word_embeddings=True),
+    "Llama, padded, gradient checkpointing": LLAMA(padded=True, checkpointing=True),
+    "Mistral, padded": row(
+        "MistralForCausalLM", padded=True, num_key_value_heads=2, sliding_window=4
     ),
-    "Qwen2, tied, padded": Row(
-        partial(
-            of_transformers, "Qwen2ForCausalLM", num_key_value_heads=2, tie_word_embeddings=True
-        ),
-        PADDED,
+    "Qwen2, tied, padded": row(
+        "Qwen2ForCausalLM", padded=True, num_key_value_heads=2, tie_word_embeddings=True
     ),
-    "GPT-2": Row(GPT2, texts),
-    "GPT-2, padded, gradient checkpointing": Row(partial(GPT2, checkpointing=True), PADDED),
-    "GPT-2, untied, padded": Row(partial(GPT2, untied=True), PADDED),
-    "BERT, masked tokens, padded": Row(
-        partial(of_transformers, "BertForMaskedLM"), partial(texts, "some", padded=True)
+    "GPT-2": GPT2(),
+    "GPT-2, padded, gradient checkpointing": GPT2(padded=True, checkpointing=True),
+    "GPT-2, untied, padded": GPT2(padded=True, untied=True),
+    "BERT, masked tokens, padded": row("BertForMaskedLM", "some", padded=True),
+    "BERT, classes, padded, gradient checkpointing": row(
+        "BertForSequenceClassification", "class", True, num_labels=CLASSES, checkpointing=True
     ),
-    "BERT, classes, padded, gradient checkpointing": Row(
-        partial(
-            of_transformers, "BertForSequenceClassification", num_labels=CLASSES, checkpointing=True
-        ),
-        partial(texts, "class", padded=True),
+    "RoBERTa, classes, padded": row(
+        "RobertaForSequenceClassification", "class", padded=True, num_labels=CLASSES
     ),
-    "RoBERTa, classes, padded": Row(
-        partial(of_transformers, "RobertaForSequenceClassification", num_labels=CLASSES),
-        partial(texts, "class", padded=True),
-    ),
-    "RoBERTa, masked tokens": Row(
-        partial(of_transformers, "RobertaForMaskedLM"), partial(texts, "some")
-    ),
-    "T5": Row(T5, texts),
-    "T5 1.1, untied, padded": Row(partial(T5, untied=True, feed_forward_proj="gated-gelu"), PADDED),
-    "T5, padded, gradient checkpointing": Row(partial(T5, checkpointing=True), PADDED),
-    "BART, padded": Row(BART, PADDED),
+    "RoBERTa, masked tokens": row("RobertaForMaskedLM", "some"),
+    "T5": T5(),
+    "T5 1.1, untied, padded": T5(padded=True, untied=True, feed_forward_proj="gated-gelu"),
+    "T5, padded, gradient checkpointing": T5(padded=True, checkpointing=True),
+    "BART, padded": row("BartForConditionalGeneration", padded=True, **BART),
     "ViT (transformers)": Row(
         partial(
             of_transformers,
@@ -305,46 +276,15 @@ ROWS = {
     "nn.TransformerEncoder, padded": Row(Encoder, partial(token_rows, padded=True), Classifies),
     "nn.Transformer": Row(Translator, token_rows, Classifies),
     "ViT (torchvision)": Row(
-        partial(
-            torchvision.models.VisionTransformer,
-            image_size=PIXELS,
-            patch_size=4,
-            num_layers=DEPTH,
-            num_heads=HEADS,
-            hidden_dim=WIDTH,
-            mlp_dim=2 * WIDTH,
-            num_classes=CLASSES,
-        ),
+        partial(torchvision.models.VisionTransformer, **VIT, **OF_TORCHVISION, mlp_dim=2 * WIDTH),
         images,
         OfLayers,
     ),
     "Swin (torchvision)": Row(
-        partial(
-            torchvision.models.SwinTransformer,
-            patch_size=[2, 2],
-            embed_dim=8,
-            depths=[2, 2],
-            num_heads=[2, 4],
-            window_size=[2, 2],
-            stochastic_depth_prob=0.0,
-            num_classes=CLASSES,
-        ),
-        images,
-        OfLayers,
+        partial(torchvision.models.SwinTransformer, **SWIN), images, OfLayers
     ),
-    "ViT (timm)": Row(
-        partial(timm.models.VisionTransformer, **VIT, num_classes=CLASSES),
-        images,
-        OfLayers,
-    ),
+    "ViT (timm)": Row(partial(timm.models.VisionTransformer, **VIT, **OF_TIMM), images, OfLayers),
     "ConvNeXt (timm)": Row(
-        partial(
-            timm.models.ConvNeXt,
-            depths=(1, 1, 2, 1),
-            dims=(4, 8, 8, 8),
-            num_classes=CLASSES,
-        ),
-        partial(images, pixels=2 * PIXELS),
-        OfLayers,
+        partial(timm.models.ConvNeXt, **CONVNEXT), partial(images, pixels=2 * PIXELS), OfLayers
     ),
 }

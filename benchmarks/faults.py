@@ -19,22 +19,21 @@ import random
 import resource
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from baked import PROJECT, column, folder_for_runs, output_to, weights
+from baked import TRAIN, folder_for_runs, print_row
 from lightning.pytorch import Callback
+from processes import Command, end
 
 from onecurve.checkpoint.file import newest_checkpoint
-from onecurve.launch.forkserver import warm_up
+from onecurve.testing.runs import column
 
 STEPS = 42
 STEPS_BETWEEN_SAVES = 3
@@ -83,7 +82,7 @@ class Fault(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         """Say which step begins."""
         if trainer.is_global_zero:
-            Path("step").write_bytes(struct.pack("i", trainer.global_step))
+            Path("step").write_text(str(trainer.global_step))
 
 
 def _die_while_writing(save: int, after: int) -> None:
@@ -115,40 +114,26 @@ def _die_while_writing(save: int, after: int) -> None:
     torch.save = save_and_die
 
 
-class Command:
-    """`python train.py` in a process forked from this one, which has imported everything."""
+class Run(Command):
+    """`python train.py` in a process of its own; its ranks leave in its folder how far they are."""
 
     def __init__(self, folder: Path, *overrides: str) -> None:
         for name in ("step", "pid-0", "pid-1"):
             (folder / name).unlink(missing_ok=True)
         self.folder = folder
-        self.pid = os.fork()
-        self.status: int | None = None
-        if self.pid == 0:
-            _be_the_command(folder, overrides)
+        super().__init__(folder, str(TRAIN), *overrides, OMP_NUM_THREADS="1")
 
-    def wait(self) -> int:
-        """The exit status; a process that takes too long is ended, and that counts as -1."""
-        deadline = time.monotonic() + SECONDS_AT_MOST
-        while not self.ended() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if self.status is None:
-            os.killpg(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self.status = -1
-        return self.status
-
-    def ended(self) -> bool:
-        """Whether it is over."""
-        if self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.status = os.waitstatus_to_exitcode(status)
-        return self.status is not None
+    def status(self) -> int | None:
+        """The exit status, or the negative number of a signal; None, and it is ended, if late."""
+        try:
+            return self.wait(SECONDS_AT_MOST)
+        except subprocess.TimeoutExpired:
+            end(self)
+            return None
 
     def wait_for_step(self, step: int) -> None:
         """Wait until a step has begun, or the process has ended."""
-        while _step_in(self.folder) < step and not self.ended():
+        while _step_in(self.folder) < step and self.poll() is None:
             time.sleep(0.0002)
 
     def send(self, rank: int, number: int) -> None:
@@ -156,22 +141,9 @@ class Command:
         with suppress(ProcessLookupError):
             os.kill(int((self.folder / f"pid-{rank}").read_text()), number)
 
-
-def _be_the_command(folder: Path, overrides: tuple[str, ...]) -> None:
-    from fuzz.command import end_as  # `folder_for_runs` has made the library's tests importable
-
-    try:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        torch.set_num_threads(1)
-        end_as(PROJECT / "train.py", overrides)
-    except BaseException:
-        traceback.print_exc()
-    finally:  # else this process would unmount its parent's disk, if that is full
-        os._exit(1)
+    def said(self) -> str:
+        """What it has printed."""
+        return self.stdout.read_text() + self.stderr.read_text()
 
 
 class Result(NamedTuple):
@@ -207,31 +179,32 @@ class Injection:
 
     def inject(self, bytes_of_a_file: int) -> str | None:
         """Run until it happens, and make sure that it did; return what went wrong."""
+        saving = self.folder / "die-while-saving"
         if self.kind == "killed while saving":
-            after = int(self.share * bytes_of_a_file)
-            (self.folder / "die-while-saving").write_text(f"{self.save} {after}")
-        command = Command(self.folder, *TASK, f"strategy={self.strategy}")
+            saving.write_text(f"{self.save} {int(self.share * bytes_of_a_file)}")
+        self.command = command = Run(self.folder, *TASK, f"strategy={self.strategy}")
         if self.kind == "killed while saving":
-            status = command.wait()
-            (self.folder / "die-while-saving").unlink()
-            return None if status not in (0, -1) else f"status {status}"
+            status = command.status()
+            saving.unlink()
+            return None if status else f"status {status}"
         command.wait_for_step(self.step)
         time.sleep(self.delay)
         if self.kind == "full disk":
-            return self._fill_the_disk(command)
-        if self.kind == "SIGTERM":
+            self._fill_the_disk()
+        elif self.kind == "SIGTERM":
             command.send(self.rank, signal.SIGTERM)
-            status = command.wait()
-            # 0: the run was at its end.
-            return None if status in (0, 143) else f"status {status} after SIGTERM"
-        if self.kind == "command killed":
-            os.kill(command.pid, signal.SIGKILL)
+        elif self.kind == "command killed":
+            command.kill()
         else:
             command.send(self.rank, signal.SIGKILL)
-        status = command.wait()
+        status = command.status()
+        (self.folder / "filler").unlink(missing_ok=True)
         if self.kind == "cut short" and (newest := newest_checkpoint(self.run)[0]):
             os.truncate(newest, int(self.share * newest.stat().st_size))
-        return None if status != -1 else "it did not end"
+        # 0: the run was at its end.
+        if status is None or (self.kind == "SIGTERM" and status not in (0, 143)):
+            return f"status {status}"
+        return None
 
     def result(self, reference: Path, injected: str | None) -> Result:
         """Go on, and compare with the run that nothing happened to."""
@@ -239,37 +212,43 @@ class Injection:
         newest = newest_checkpoint(self.run)[0]
         saved = torch.load(newest, weights_only=True)["global_step"] if newest else 0
         lost = max(0, begun - saved)
-        if injected:
-            return Result(lost, injected)
-        status = Command(self.folder, "resume=last").wait()
+        return Result(lost, injected or self._resumed_as(reference))
+
+    def _resumed_as(self, reference: Path) -> str | None:
+        """Resume it, and say what differs from the run that nothing happened to."""
+        self.command = Run(self.folder, "resume=last")
+        status = self.command.status()
         if status != 0:
-            return Result(lost, f"resume=last ended with {status}")
+            return f"resume=last ended with {status}"
         if len(list(self.folder.glob("runs/*/*"))) != 1:
-            return Result(lost, "there is a second run directory")
+            return "there is a second run directory"
         if column(self.run, "train/loss") != column(reference, "train/loss"):
-            return Result(lost, "another curve")
+            return "another curve"
         ours, theirs = weights(self.run), weights(reference)
         same = all(torch.equal(ours[name], theirs[name]) for name in theirs)
-        return Result(lost, None if same else "other weights")
+        return None if same else "other weights"
 
     @property
     def run(self) -> Path:
         """The run directory."""
         return next(self.folder.glob("runs/*/*"))
 
-    def _fill_the_disk(self, command: Command) -> str | None:
-        filler = self.folder / "filler"
+    def _fill_the_disk(self) -> None:
         if os.path.ismount(self.folder):
-            with filler.open("wb", buffering=0) as file, suppress(OSError):
+            with (self.folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
                 while file.write(bytes(4096)):
                     pass
         else:
             for rank in range(RANKS[self.strategy]):
                 pid = int((self.folder / f"pid-{rank}").read_text())
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-        status = command.wait()
-        filler.unlink(missing_ok=True)
-        return None if status != -1 else "it did not end"
+
+
+def weights(run: Path) -> dict[str, Any]:
+    """The network's weights at the end of a run."""
+    checkpoint = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    state: dict[str, Any] = checkpoint["state_dict"]
+    return state
 
 
 @contextmanager
@@ -289,8 +268,9 @@ def injure(strategy: str, injections: int, seed: int, root: Path) -> list[tuple[
     """Do all injections of a strategy, and print its row; return the kind and result of each."""
     whole = root / strategy
     whole.mkdir()
-    if Command(whole, *TASK, f"strategy={strategy}").wait() != 0:
-        sys.exit((whole / "output.txt").read_text())
+    undisturbed = Run(whole, *TASK, f"strategy={strategy}")
+    if undisturbed.status() != 0:
+        sys.exit(undisturbed.said())
     (reference,) = whole.glob("runs/*/*")
     assert len(column(reference, "train/loss")) == STEPS
     bytes_of_a_file = (reference / "checkpoints/last.ckpt").stat().st_size
@@ -310,23 +290,20 @@ def injure(strategy: str, injections: int, seed: int, root: Path) -> list[tuple[
             result = injection.result(reference, injection.inject(bytes_of_a_file))
             if result.wrong:
                 print(f"\n{strategy} {number}, {kind}, at step {injection.step}: {result.wrong}")
-                print((folder / "output.txt").read_text())
+                print(injection.command.said())
         results.append((kind, result))
     survived = sum(result.wrong is None for _, result in results)
     lost = [result.lost_steps for _, result in results]
-    print(
-        f"{strategy:10}{injections:12}{survived:10}{statistics.median(lost):13g}{max(lost):5}"
-        f"{injections - survived:7}",
-        flush=True,
-    )
+    median = f"{statistics.median(lost):g}"
+    print_row(strategy, injections, survived, median, max(lost), injections - survived, width=13)
     return results
 
 
 def _step_in(folder: Path) -> int:
     """The step that began last; 0 before the first."""
     try:
-        return int(struct.unpack("i", (folder / "step").read_bytes())[0])
-    except (OSError, struct.error):
+        return int((folder / "step").read_text() or 0)
+    except FileNotFoundError:
         return 0
 
 
@@ -335,11 +312,7 @@ def main(injections: int = 50, seed: int = 0, *strategies: str) -> int:
     # Those of processes that were killed are cleaned up by Python at the end, and it says so.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     with folder_for_runs() as root:
-        with output_to("ranks.txt"):
-            warm_up()
-        print(
-            f"{'':10}{'injections':>12}{'survived':>10}{'lost, median':>13}{'max':>5}{'wrong':>7}"
-        )
+        print_row("", "injections", "survived", "lost, median", "max", "wrong", width=13)
         results = [
             result
             for name in strategies or RANKS
@@ -348,7 +321,7 @@ def main(injections: int = 50, seed: int = 0, *strategies: str) -> int:
     print("\nlost steps by kind: median, max")
     for kind in KINDS:
         if lost := [result.lost_steps for its_kind, result in results if its_kind == kind]:
-            print(f"{kind:22}{statistics.median(lost):9g}{max(lost):5}")
+            print_row(kind, f"{statistics.median(lost):g}", max(lost), first=22)
     return 0 if all(result.wrong is None for _, result in results) else 1
 
 

@@ -20,7 +20,10 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from baked import PROJECT, folder_for_runs, output_to
+from baked import PROJECT, TRAIN, folder_for_runs, output_to
+from fuzz.command import empty, run
+from fuzz.judge import KINDS, judge
+from fuzz.lines import SHORT, draws
 
 from onecurve.launch.forkserver import PRELOADED, warm_up
 
@@ -41,16 +44,12 @@ def warm() -> None:
 def main(number: int = 1000, seed: int = 0) -> int:
     """Print every line that something is wrong with, and the counts; 1 if there is any."""
     with folder_for_runs() as root:
-        from fuzz.command import empty, run
-        from fuzz.judge import KINDS, judge
-        from fuzz.lines import SHORT, draws
-
         warm()
         counts: Counter[str] = Counter()
         folder = Path(root, "here")
         folder.mkdir()
         for line in draws(PROJECT / "configs", seed, number):
-            done = run(PROJECT / "train.py", [*SHORT, *line.words], folder)
+            done = run(TRAIN, [*SHORT, *line.words], folder)
             counts["accepted" if done.status == 0 else "refused"] += 1
             for kind, words in judge(done, folder, line.wrong):
                 counts[kind] += 1

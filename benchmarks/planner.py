@@ -9,9 +9,15 @@ Without an argument: both. `published` needs a figure within 25 %.
 import sys
 import time
 
-from baked import LIBRARY
+from llama import planned
 
-sys.path.insert(0, str(LIBRARY / "src"))
+from onecurve.app.plan import runs_as
+from onecurve.planner.estimate import Estimate
+from onecurve.planner.hardware import HARDWARE
+from onecurve.planner.meshes import all_meshes, in_words
+from onecurve.planner.network import Request
+from onecurve.planner.pipeline import stages_of
+from onecurve.strategies.mesh.sizes import Sizes
 
 LENGTH = 8192
 NEAR = 0.25
@@ -28,14 +34,6 @@ PUBLISHED = (
 
 def published() -> bool:
     """The first figure, which was asked for, has to be near; the others are shown beside it."""
-    from llama import planned
-
-    from onecurve.planner.estimate import Estimate
-    from onecurve.planner.hardware import HARDWARE
-    from onecurve.planner.network import Request
-    from onecurve.planner.pipeline import stages_of
-    from onecurve.strategies.mesh.sizes import Sizes
-
     print(f"{'':32}{'published':>10}{'planned':>10}{'ratio':>8}  GiB of a GPU")
     near = []
     for name, size, gpu, ranks, each, again, fused, tokens in PUBLISHED:
@@ -53,13 +51,6 @@ def published() -> bool:
 
 def tables() -> bool:
     """The best mesh of each network on each number of GPUs."""
-    from llama import planned
-
-    from onecurve.app.plan import runs_as
-    from onecurve.planner.hardware import HARDWARE
-    from onecurve.planner.meshes import all_meshes, in_words
-    from onecurve.planner.network import Request
-
     hardware = HARDWARE["h100"]
     print(f"Llama 3 on H100, sequences of {LENGTH}, one for each GPU, bf16-mixed")
     head = f"{'':6}{'GPUs':>6}{'fit':>6}{'not':>6}  {'mesh':38}{'runs as':28}"
@@ -85,8 +76,6 @@ def tables() -> bool:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:] or ["published", "tables"]
-    held = True
-    for word in asked:
-        held &= {"published": published, "tables": tables}[word]()
-    sys.exit(0 if held else 1)
+    parts = {"published": published, "tables": tables}
+    held = [parts[word]() for word in sys.argv[1:] or parts]
+    sys.exit(not all(held))

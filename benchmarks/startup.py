@@ -11,17 +11,13 @@ Prints medians as shares of the whole and as ratios, which mean the same on any 
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-# Runs lie where a command is started.
-os.environ["PROJECT_ROOT"] = "."
-PROJECT = Path(__file__).resolve().parent.parent / "build" / "my-project"
+from baked import TRAIN, folder_for_runs
+
 PHASES = ("compose", "imports", "data", "model", "first step")
 
 # Runs in the process that is measured: wraps the functions at whose borders the phases end.
@@ -65,10 +61,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def timed(*arguments: str, cwd: str) -> tuple[float, str, float]:
-    """Wall seconds of a command, its output, and when it was started."""
+def timed(*arguments: str) -> tuple[float, str, float]:
+    """Wall seconds of Python with arguments, its output, and when it was started."""
     started = time.time()
-    done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, check=True)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return time.time() - started, done.stdout, started
 
 
@@ -89,27 +86,25 @@ def phases(output: str, started: float) -> dict[str, float]:
 
 def main(rounds: int) -> None:
     """Measure in turn, and print."""
-    python, train = sys.executable, str(PROJECT / "train.py")
     found: dict[str, list[float]] = {name: [] for name in (*PHASES, "imports alone", "--help")}
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds + 1):
-            _, output, started = timed(python, "-c", HARNESS, train, cwd=folder)
-            stack = "import lightning.pytorch, torchvision"
-            found["imports alone"].append(timed(python, "-c", stack, cwd=folder)[0])
-            found["--help"].append(timed(python, train, "--help", cwd=folder)[0])
-            for name, seconds in phases(output, started).items():
-                found[name].append(seconds)
+    for _ in range(rounds + 1):
+        _, output, started = timed("-c", HARNESS, str(TRAIN))
+        stack = "import lightning.pytorch, torchvision"
+        found["imports alone"].append(timed("-c", stack)[0])
+        found["--help"].append(timed(str(TRAIN), "--help")[0])
+        for name, seconds in phases(output, started).items():
+            found[name].append(seconds)
     # The first round fills the caches of the file system.
     median = {name: statistics.median(values[1:]) for name, values in found.items()}
     whole = sum(median[name] for name in PHASES)
     print("from the command to the end of the first training step (median shares):")
     for name in PHASES:
         print(f"  {name:12} {median[name] / whole:5.0%}")
-    print(
-        f"whole / importing lightning and torchvision alone: {whole / median['imports alone']:.2f}"
-    )
+    alone = whole / median["imports alone"]
+    print(f"whole / importing lightning and torchvision alone: {alone:.2f}")
     print(f"--help / whole: {median['--help'] / whole:.2f}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    with folder_for_runs():
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

@@ -18,7 +18,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from baked import PROJECT
+from baked import TRAIN
 
 JOBS = 6
 MOST = 1.5
@@ -27,16 +27,17 @@ JOB = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.
 
 def command(*overrides: str) -> list[str]:
     """The command line of a run."""
-    return [sys.executable, "-u", str(PROJECT / "train.py"), *JOB, *overrides]
+    return [sys.executable, "-u", str(TRAIN), *JOB, *overrides]
 
 
-def inside_fit(folder: Path) -> list[float]:
-    """Seconds of training of each run below a folder, oldest first."""
-    runs = sorted(folder.glob("runs/**/metrics.json"))
+def beside_fit(folder: Path, marks: list[float]) -> list[float]:
+    """Seconds from mark to mark less those of training, of each run below a folder."""
+    runs = sorted(folder.glob("runs/**/metrics.json"))  # oldest first
     facts = [json.loads(path.read_text()) for path in runs]
     if [fact["status"] for fact in facts] != ["finished"] * JOBS:
         raise SystemExit(f"{folder}: not all jobs have finished")
-    return [fact["seconds"] for fact in facts]
+    spans = [after - before for before, after in pairwise(marks)]
+    return [span - fact["seconds"] for span, fact in zip(spans, facts, strict=True)]
 
 
 def in_a_sweep(folder: Path) -> list[float]:
@@ -52,19 +53,16 @@ def in_a_sweep(folder: Path) -> list[float]:
             if line.startswith((f"job {number} of {JOBS}: seed=", "Sweep, ")):
                 begun.append(time.perf_counter())
     # The first job has the start of the command in it.
-    marks = [begun[0], *begun[2:]]
-    spans = [after - before for before, after in pairwise(marks)]
-    return [span - fit for span, fit in zip(spans, inside_fit(folder), strict=True)]
+    return beside_fit(folder, [begun[0], *begun[2:]])
 
 
 def one_by_one(folder: Path) -> list[float]:
     """The same as commands of their own."""
-    spans = []
+    marks = [time.perf_counter()]
     for seed in range(JOBS):
-        begun = time.perf_counter()
         subprocess.run(command(f"seed={seed}"), cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        spans.append(time.perf_counter() - begun)
-    return [span - fit for span, fit in zip(spans, inside_fit(folder), strict=True)]
+        marks.append(time.perf_counter())
+    return beside_fit(folder, marks)
 
 
 def main() -> int:

@@ -14,13 +14,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from baked import PROJECT, column, folder_for_runs, train
+from baked import TRAIN, folder_for_runs, print_row, train
 
-from onecurve.testing.runs import largest_difference
+from onecurve.testing.runs import column, largest_difference
 
 LIMIT = 1e-11
 SECONDS_AT_MOST = 300
@@ -36,81 +35,70 @@ TASK = (
     "callbacks=[checkpoint]",
     "logger=csv",
 )
-PYTHON = (sys.executable,)
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 # What would tell a command of this machine something else.
 TELLING = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "SLURM_", "PET_", "TORCHELASTIC_", "GROUP_")
 
-
-class Node(NamedTuple):
-    """A command on one of two nodes."""
-
-    starts: tuple[str, ...]
-    """What stands before train.py."""
-    told: dict[str, str] = {}  # noqa: RUF012
-    typed: tuple[str, ...] = ()
+# What stands before train.py; here and below with the number of the node, and a free port.
+PYTHON = (sys.executable,)
+TORCHRUN = (*PYTHON, "-m", "torch.distributed.run")
+BY_HAND = ("--nnodes=2", "--nproc-per-node=1", "--node-rank={number}", "--master-addr=localhost")
+# What Kubeflow Trainer's version 2 tells a pod.
+TRAIN_JOB = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "1",
+    "PET_NODE_RANK": "{number}",
+    "PET_MASTER_ADDR": "localhost",
+    "PET_MASTER_PORT": "{port}",
+}
+# What the training operator tells a pod of a job that has a Master, and of an elastic job: there
+# all the same.
+MASTER = {"MASTER_ADDR": "localhost", "MASTER_PORT": "{port}", "WORLD_SIZE": "2"}
+PYTORCH_JOB = {**MASTER, "RANK": "{number}", **TRAIN_JOB}
+ELASTIC_JOB = {
+    "PET_RDZV_ENDPOINT": "localhost:{port}",
+    "PET_RDZV_BACKEND": "c10d",
+    "PET_RDZV_ID": "job",
+    "PET_NNODES": "1:2",
+    "PET_NPROC_PER_NODE": "1",
+}
+# What Slurm tells a task, of which each node has one.
+SLURM = {
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_JOB_ID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "2",
+    "SLURM_NNODES": "2",
+    "SLURM_PROCID": "{number}",
+    "SLURM_NODEID": "{number}",
+    "SLURM_LOCALID": "0",
+    "MASTER_PORT": "{port}",
+}
+IN_BASH = ("bash", "-c", '"$0" "$@"; exit $?', *PYTHON)
 
 
 class WayIn(NamedTuple):
     """How a run on two nodes is started."""
 
-    node: Callable[[int, int], Node]
-    """Of the number of a node, and of a free port."""
-    numbers: bool = True
+    starts: tuple[str, ...]
+    told: dict[str, str] = {}  # noqa: RUF012
+    typed: tuple[str, ...] = ()
+    is_numbered: bool = True
     """Whether the surroundings say which node is the first."""
 
 
-def torchrun_by_hand(number: int, port: int) -> Node:
-    """The same command is typed on both, with a number."""
-    meets = ("--nnodes=2", "--nproc-per-node=1", f"--node-rank={number}")
-    return Node((*TORCHRUN, *meets, "--master-addr=localhost", f"--master-port={port}"))
-
-
-def train_job(number: int, port: int) -> dict[str, str]:
-    """What Kubeflow Trainer's version 2 tells a pod."""
-    told = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": str(number)}
-    return told | {"PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": str(port)}
-
-
-def pytorch_job(number: int, port: int) -> dict[str, str]:
-    """What the training operator tells a pod of a job that has a Master."""
-    told = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    return told | {"WORLD_SIZE": "2", "RANK": str(number)} | train_job(number, port)
-
-
-def elastic_job(_number: int, port: int) -> dict[str, str]:
-    """What it tells a pod of an elastic job: all the same."""
-    told = {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_BACKEND": "c10d"}
-    return told | {"PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_ID": "job"}
-
-
-def srun(number: int, port: int) -> dict[str, str]:
-    """What Slurm tells a task, of which each node has one."""
-    step = {"NUM_TASKS": "2", "NUM_NODES": "2", "TASKS_PER_NODE": "1(x2)", "NODELIST": "localhost"}
-    told = {f"SLURM_STEP_{name}": value for name, value in step.items()}
-    told |= {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}
-    told |= {"SLURM_PROCID": str(number), "SLURM_NODEID": str(number), "SLURM_LOCALID": "0"}
-    return told | {"MASTER_PORT": str(port)}
-
-
 WAYS = {
-    "plain, torchrun": WayIn(torchrun_by_hand),
-    "PyTorchJob, python": WayIn(lambda *place: Node(PYTHON, pytorch_job(*place))),
-    "PyTorchJob, torchrun": WayIn(lambda *place: Node(TORCHRUN, pytorch_job(*place))),
-    "elastic PyTorchJob, python": WayIn(
-        lambda *place: Node(PYTHON, elastic_job(*place), ("trainer.devices=1",)), numbers=False
-    ),
-    "elastic PyTorchJob, torchrun": WayIn(
-        lambda *place: Node(TORCHRUN, elastic_job(*place)), numbers=False
-    ),
-    "TrainJob, python": WayIn(lambda *place: Node(PYTHON, train_job(*place))),
-    "TrainJob, torchrun": WayIn(lambda *place: Node(TORCHRUN, train_job(*place))),
-    "Slurm, srun python": WayIn(lambda *place: Node(PYTHON, srun(*place))),
-    "Slurm, srun bash -c python": WayIn(
-        lambda *place: Node(
-            ("bash", "-c", '"$0" "$@"; exit $?', *PYTHON), srun(*place) | {"SLURM_JOB_NAME": "bash"}
-        )
-    ),
+    "plain, torchrun": WayIn((*TORCHRUN, *BY_HAND, "--master-port={port}")),
+    "PyTorchJob, python": WayIn(PYTHON, PYTORCH_JOB),
+    "PyTorchJob, torchrun": WayIn(TORCHRUN, PYTORCH_JOB),
+    "elastic PyTorchJob, python": WayIn(PYTHON, ELASTIC_JOB, ("trainer.devices=1",), False),
+    "elastic PyTorchJob, torchrun": WayIn(TORCHRUN, ELASTIC_JOB, is_numbered=False),
+    "TrainJob, python": WayIn(PYTHON, TRAIN_JOB),
+    "TrainJob, torchrun": WayIn(TORCHRUN, TRAIN_JOB),
+    "Slurm, srun python": WayIn(PYTHON, SLURM),
+    "Slurm, srun bash -c python": WayIn(IN_BASH, {**SLURM, "SLURM_JOB_NAME": "bash"}),
 }
 
 
@@ -126,9 +114,10 @@ def run_on_two_nodes(way: WayIn, strategy: str, folder: Path) -> Path:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(TELLING)}
     nodes = {}
     for number in (1, 0):
-        starts, told, typed = way.node(number, port)
+        told = {name: value.format(number=number, port=port) for name, value in way.told.items()}
+        starts = [word.format(number=number, port=port) for word in way.starts]
         nodes[number] = subprocess.Popen(
-            [*starts, str(PROJECT / "train.py"), *TASK, f"strategy={strategy}", *typed],
+            [*starts, str(TRAIN), *TASK, f"strategy={strategy}", *way.typed],
             cwd=folder,
             env={**kept, "PROJECT_ROOT": str(folder), "OMP_NUM_THREADS": "1", **told},
             stdout=subprocess.PIPE,
@@ -138,7 +127,7 @@ def run_on_two_nodes(way: WayIn, strategy: str, folder: Path) -> Path:
     said = {number: node.communicate(timeout=SECONDS_AT_MOST)[0] for number, node in nodes.items()}
     runs = list(folder.glob("runs/*/*"))
     shown = {number for number, text in said.items() if "Training finished" in text}
-    if len(runs) != 1 or len(shown) != 1 or (way.numbers and shown != {0}):
+    if len(runs) != 1 or len(shown) != 1 or (way.is_numbered and shown != {0}):
         sys.exit("\n\n".join(f"node {number}:\n{text}" for number, text in said.items()))
     return runs[0]
 
@@ -146,16 +135,14 @@ def run_on_two_nodes(way: WayIn, strategy: str, folder: Path) -> Path:
 def main(*strategies: str) -> int:
     """Print the table, and return the exit status."""
     chosen = strategies or STRATEGIES
+    worst = 0.0
     with folder_for_runs() as folder:
         single = column(train(*TASK, "strategy=single"), "train/loss")
-        print("".join([f"{'':30}", *(f"{name:>12}" for name in chosen)]), flush=True)
-        worst = 0.0
+        print_row("", *chosen, first=30)
         for name, way in WAYS.items():
-            cells = []
-            for strategy in chosen:
-                run = run_on_two_nodes(way, strategy, folder / f"{name} {strategy}")
-                cells.append(largest_difference(single, column(run, "train/loss")))
-            print("".join([f"{name:30}", *(f"{cell:12.1e}" for cell in cells)]), flush=True)
+            runs = [run_on_two_nodes(way, each, folder / f"{name} {each}") for each in chosen]
+            cells = [largest_difference(single, column(run, "train/loss")) for run in runs]
+            print_row(name, *(f"{cell:.1e}" for cell in cells), first=30)
             worst = max(worst, *cells)
     print(f"\nthe worst: {worst:.1e}, limit {LIMIT:.0e}")
     return int(worst > LIMIT)

@@ -1,15 +1,18 @@
 """Bake a project in this process, as the `cookiecutter` command does, and leave the home alone."""
 
+import ast
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from cookiecutter.main import cookiecutter
 from jinja2 import Environment
 
@@ -19,6 +22,14 @@ TEMPLATE = Path(__file__).parents[1]
 LIBRARY = TEMPLATE / "onecurve"
 PROJECT = "{{cookiecutter.project_slug}}"
 PACKAGE = "{{cookiecutter.package_name}}"
+# How each kind of file of a project is read.
+PARSERS: dict[str, Callable[[str], object]] = {
+    ".toml": tomllib.loads,
+    ".yaml": lambda text: list(yaml.safe_load_all(text)),
+    ".yml": lambda text: list(yaml.safe_load_all(text)),
+    ".json": json.loads,
+    ".py": lambda text: ast.parse(text, feature_version=(3, 11)),
+}
 
 _compile = Environment.compile
 _compiled: dict[tuple[Any, ...], Any] = {}

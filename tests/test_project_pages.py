@@ -12,7 +12,6 @@ from baking import LIBRARY, PROJECT, TEMPLATE
 from template_checkout import from_images
 
 SOURCE = TEMPLATE / PROJECT
-README = (SOURCE / "README.md").read_text(encoding="utf-8")
 GUIDE = (SOURCE / "docs/project.md").read_text(encoding="utf-8")
 CALLBACKS = (LIBRARY / "docs/callbacks.md").read_text(encoding="utf-8")
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
@@ -83,15 +82,6 @@ def test_what_a_callback_may_ask_for_is_there() -> None:
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     # Lightning's own, which every strategy has.
     assert methods - defined <= {"reduce", "lightning_module_state_dict"}
-
-
-def test_the_readme_shows_commands_that_its_tests_run() -> None:
-    """Those of Python are run by tests/project/test_docs.py, the others by our own."""
-    blocks = re.findall(r"```bash\n(.*?)```", README + GUIDE, re.DOTALL)
-    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    commands = [line for line in lines if line.startswith(("python ", "onecurve "))]
-    assert len(commands) >= 14
-    assert {*lines} - {*commands, ""} == {"make setup", "source .venv/bin/activate", "make test"}
 
 
 def test_pages_of_the_library_that_are_named_are_installed_with_it() -> None:

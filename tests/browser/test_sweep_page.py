@@ -4,20 +4,23 @@ As a file from disk, with every request of the page written down. Pictures are k
 build/browser/.
 """
 
-import csv
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from playwright.sync_api import sync_playwright
 
 TEMPLATE = Path(__file__).parents[2]
+sys.path.append(str(TEMPLATE / "onecurve/tests/harness"))
+
+from small_sweep import make_job  # noqa: E402
+
 PROJECT = TEMPLATE / "build/my-project"
 PICTURES = TEMPLATE / "build/browser"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
@@ -32,45 +35,29 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=http://127.0
 
 def make_sweep(sweep: Path) -> Path:
     """A grid of jobs that finished, and one that failed, as their directories are left behind."""
-    number = 0
-    for strategy in STRATEGIES:
-        for rate in RATES:
-            for seed in SEEDS:
-                number += 1
-                overrides = [f"strategy={strategy}", f"optimizer.lr={rate}", f"seed={seed}"]
-                run = make_job(sweep, number, overrides)
-                losses = [2 * (1 - float(rate)) ** (step / 5) + 0.1 * seed for step in range(200)]
-                seconds = 4 + STRATEGIES.index(strategy)
-                write_metrics(run, losses, strategy, seconds, 100 * number)
-    failed = make_job(sweep, number + 1, ["strategy=single", f"optimizer.lr={HOSTILE}", "seed=0"])
+    for number, (strategy, rate, seed) in enumerate(product(STRATEGIES, RATES, SEEDS), start=1):
+        losses = [2 * (1 - float(rate)) ** (step / 5) + 0.1 * seed for step in range(200)]
+        accuracies = {step: 1 - losses[step] / 2.2 for step in range(49, 200, 50)}
+        seconds = 4 + STRATEGIES.index(strategy)
+        run = make_job(
+            sweep,
+            number,
+            *(f"strategy={strategy}", f"optimizer.lr={rate}", f"seed={seed}"),
+            losses=losses,
+            strategy=strategy,
+            seconds=seconds,
+            samples_per_second=64 * len(losses) / seconds,
+            peak_memory_mib=100 * number,
+            **{"val/acc": accuracies[199], "train/loss": losses[-1]},
+        )
+        with (run / "metrics.csv").open("a") as file:
+            file.writelines(f"{step},{step // 50},,{each}\n" for step, each in accuracies.items())
+    typed = ("strategy=single", f"optimizer.lr={HOSTILE}", "seed=0")
+    failed = make_job(sweep, JOBS + 1, *typed, losses=[])
     (failed / "metrics.json").write_text(json.dumps({"status": "failed", "error": HOSTILE}))
+    (failed / "metrics.csv").unlink()
     (failed / "failure.txt").write_text(f"Traceback: {HOSTILE}")
     return sweep
-
-
-def make_job(sweep: Path, number: int, overrides: list[str]) -> Path:
-    run = sweep / f"{number:02d}-job"
-    (run / ".hydra").mkdir(parents=True)
-    (run / ".hydra/overrides.yaml").write_text(yaml.safe_dump(overrides))
-    (run / "config.yaml").write_text("monitor: val/acc\nmode: max\n")
-    return run
-
-
-def write_metrics(
-    run: Path, losses: list[float], strategy: str, seconds: float, memory: float
-) -> None:
-    accuracies = [1 - losses[step] / 2.2 for step in range(49, 200, 50)]
-    with (run / "metrics.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["step", "epoch", "train/loss", "val/acc"])
-        writer.writeheader()
-        for step, loss in enumerate(losses):
-            writer.writerow({"step": step, "epoch": step // 50, "train/loss": loss})
-        for epoch, accuracy in enumerate(accuracies):
-            writer.writerow({"step": 50 * epoch + 49, "epoch": epoch, "val/acc": accuracy})
-    metrics = {"status": "finished", "strategy": strategy, "global_step": len(losses)}
-    metrics |= {"seconds": seconds, "samples_per_second": 64 * len(losses) / seconds}
-    metrics |= {"peak_memory_mib": memory, "val/acc": accuracies[-1], "train/loss": losses[-1]}
-    (run / "metrics.json").write_text(json.dumps(metrics))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +141,7 @@ def test_a_curve_of_every_job_is_drawn(page: Any) -> None:
         assert lines.count() == JOBS
         names = page.locator(f"#{chart} .legendtext").all_text_contents()
         assert sum("".join(names).count(f"strategy={name}") for name in STRATEGIES) == JOBS
-        assert all(box["width"] > 500 for box in map(box_of, lines.all()))
+        assert all(line.bounding_box()["width"] > 500 for line in lines.all())
 
 
 def test_parallel_coordinates_are_drawn(page: Any) -> None:
@@ -175,9 +162,3 @@ def test_means_and_strategies_have_tables(page: Any) -> None:
 def test_a_traceback_unfolds(page: Any) -> None:
     page.locator("summary").click()
     assert page.locator("details pre").inner_text() == f"Traceback: {HOSTILE}"
-
-
-def box_of(element: Any) -> dict[str, float]:
-    """Where an element lies on the page."""
-    box: dict[str, float] = element.bounding_box()
-    return box
