@@ -31,12 +31,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from ..errors import UserError, in_short, stop
-from .file import put_in_place, unfinished_of, write_checkpoint, write_index
-from .format import read_checkpoint
+from .file import REST, put_in_place, unfinished_of, write_checkpoint
+from .format import GIVE, contents, read_checkpoint
 from .lazy_tensors import STORED
 
 MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
-REST = "rest.ckpt"  # beside DCP's files: Lightning's dictionary without its tensors
 # Entries whose tensors ranks hold in shards.
 SHARDED = (MODEL, OPTIMIZERS, "averages")
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is no mistake
@@ -68,23 +67,23 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             process_group=group,
             no_dist=group is None,
         )
-        # By each rank: another node's network disk may show old sizes for a while.
-        sizes = {each.name: each.stat().st_size for each in folder.glob(f"__{rank}_*")}
         state = {key: rest[key] for key in SHARDED if key in rest}
-        for of_other, theirs in _on_first_rank((sizes, state), group)[1:]:
-            sizes |= of_other
+        for theirs in _on_first_rank(state, group)[1:]:
             _merge(rest, theirs)
         if rank == 0:
             write_checkpoint(rest, folder / REST)
-            sizes |= {name: (folder / name).stat().st_size for name in (REST, ".metadata")}
-            write_index(folder, sizes)
             put_in_place(folder, path)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, CheckpointException):
-            failure, _ = next(iter(error.failures.values()))
-            raise OSError(0, in_short(failure)) from None
+            raise OSError(0, _failure(error)) from None
         raise
+
+
+def _failure(error: CheckpointException) -> str:
+    """What went wrong on the first of the ranks that failed."""
+    failure, _ = next(iter(error.failures.values()))
+    return in_short(failure)
 
 
 def _changed(value: Any, change: Callable[[Tensor, str], Any], path: str = "") -> Any:
@@ -141,7 +140,7 @@ def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
         setattr(tensor, STORED, (path, name))
         return tensor
 
-    rest: dict[str, Any] = torch.load(path / REST, weights_only=weights_only)
+    rest: dict[str, Any] = contents(path / REST, weights_only)
     return {**rest, **_changed({key: rest[key] for key in SHARDED if key in rest}, mark)}
 
 
@@ -172,7 +171,10 @@ def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any,
         marks = {name: getattr(stored[name], STORED) for name in tensors}
         wanted = {path: tensors[name] for name, (_, path) in marks.items()}
         folder = next(folder for folder, _ in marks.values())
-        load(cast(dict[str, Any], wanted), checkpoint_id=folder, no_dist=True)
+        try:
+            load(cast(dict[str, Any], wanted), checkpoint_id=folder, no_dist=True)
+        except CheckpointException as error:
+            raise UserError(f"{folder}: cannot be read ({_failure(error)}); {GIVE}") from None
     return tensors
 
 

@@ -1,11 +1,13 @@
 """`init=FILE`: initialize a network with the weights of a checkpoint that fit."""
 
+import zipfile
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from ..errors import UserError, some_of
-from .format import NotPlain, plain_contents
+from .file import damage
+from .format import Unreadable, contents
 
 
 def load_weights(net: nn.Module, *, file: str | None) -> None:
@@ -21,8 +23,11 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
             f"python -m onecurve.checkpoint.sharded {file} whole.ckpt"
         )
     try:
-        content = plain_contents(file)
-    except NotPlain as error:
+        # torch before 1.6 wrote no zip.
+        if zipfile.is_zipfile(file) and (reason := damage(file)):
+            raise Unreadable(f"cannot be read ({reason})")
+        content = contents(file)
+    except Unreadable as error:
         raise UserError(
             f"init={file}: {error}; give a file that holds nothing but a state_dict, such as "
             "runs/.../checkpoints/best.ckpt"
