@@ -1,18 +1,16 @@
 """`checkpoint.format=sharded`: every rank writes its part, and every strategy reads it."""
 
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, Cli, column
+from conftest import Cli, column
 from test_checkpoint_files import files_of_at_most
 from torch.distributed.checkpoint import load
 
+from onecurve import read_checkpoint
 from onecurve.checkpoint.file import damage
-from onecurve.checkpoint.sharded import main as to_file
 
 SHARDED = ("checkpoint.format=sharded", "test=false", "data.batch_size=128")
 FORMS = ("file", "sharded")
@@ -20,14 +18,7 @@ FORMS = ("file", "sharded")
 
 @pytest.mark.long
 @pytest.mark.compares
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # of run_module, below
-def test_it_holds_what_one_file_holds_and_becomes_one(
-    train: Cli,
-    cli: Cli,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_path: Path) -> None:
     runs = {
         name: [
             train(f"strategy={name}", *SHARDED, f"checkpoint.format={form}").run for form in FORMS
@@ -36,8 +27,7 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
     }
     for name, (one_file, sharded) in runs.items():
         target = tmp_path / f"{name}.ckpt"
-        to_file([str(sharded / "checkpoints/last.ckpt"), str(target)])
-        assert capfd.readouterr().out.startswith(f"{target}: ")
+        torch.save(read_checkpoint(sharded / "checkpoints/last.ckpt"), target)
         ours = torch.load(target, weights_only=True)
         theirs = torch.load(one_file / "checkpoints/last.ckpt", weights_only=True)
         assert ours.keys() == theirs.keys()
@@ -51,18 +41,10 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
     weights = {key: torch.zeros_like(value) for key, value in theirs["state_dict"].items()}
     load({"state_dict": weights}, checkpoint_id=sharded / "checkpoints/last.ckpt", no_dist=True)
     assert all(torch.equal(weights[key], value) for key, value in theirs["state_dict"].items())
-    typed = ["sharded", str(sharded / "checkpoints/last.ckpt"), str(target)]
-    monkeypatch.setattr(sys, "argv", typed)
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("onecurve.checkpoint.sharded", run_name="__main__")
-    assert ended.value.code == 2
-    assert "exists already" in capfd.readouterr().err
     assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0
-    fresh = train(f"init={target}", "test=false", "trainer.max_epochs=1")
-    assert "init: 6 of 6 weights" in fresh.out
-    refused = cli("train.py", *TINY, f"init={sharded}/checkpoints/best.ckpt")
-    assert refused.status == 2
-    assert "is a sharded checkpoint; convert it to one file: python -m" in refused.err
+    for source in (target, sharded / "checkpoints/best.ckpt"):
+        fresh = train(f"init={source}", "test=false", "trainer.max_epochs=1")
+        assert "init: 6 of 6 weights" in fresh.out
 
 
 @pytest.mark.compares

@@ -5,17 +5,15 @@ beside them. PyTorch reads the folder, too, in any layout:
 
     torch.distributed.checkpoint.load({"state_dict": task.state_dict()}, checkpoint_id=SHARDED)
 
-DCP's metadata is a pickle, so read a folder only from where you would run a script. It becomes one
-file, which `torch.load` reads anywhere, by
+DCP's metadata is a pickle, so read a folder only from where you would run a script. One file of it:
 
-    python -m onecurve.checkpoint.sharded SHARDED FILE
+    torch.save(onecurve.read_checkpoint(SHARDED), FILE)
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,9 +28,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from ..errors import UserError, in_short, stop
+from ..errors import UserError, in_short
 from .file import REST, put_in_place, unfinished_of, write_checkpoint
-from .format import GIVE, contents, read_checkpoint
+from .format import GIVE, contents
 from .lazy_tensors import STORED
 
 MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
@@ -176,28 +174,3 @@ def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any,
         except CheckpointException as error:
             raise UserError(f"{folder}: cannot be read ({_failure(error)}); {GIVE}") from None
     return tensors
-
-
-def main(arguments: list[str]) -> None:
-    """Turn a sharded checkpoint into one file, and print what was written."""
-    if len(arguments) != 2:
-        raise UserError(
-            "sharded: give a sharded checkpoint and the file to write, such as "
-            "runs/.../checkpoints/last.ckpt whole.ckpt"
-        )
-    source, target = map(Path, arguments)
-    if target.exists():
-        raise UserError(f"{target}: exists already; give a new name, or remove it first")
-    checkpoint = read_checkpoint(source)
-    try:
-        write_checkpoint(checkpoint, target)
-    except OSError as error:
-        raise UserError(f"{target}: could not be written: {error.strerror}") from None
-    print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB, {source} as one file")
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as refusal:
-        stop(refusal)

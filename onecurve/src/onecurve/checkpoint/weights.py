@@ -7,26 +7,21 @@ from torch import Tensor, nn
 
 from ..errors import UserError, some_of
 from .file import damage
-from .format import Unreadable, contents
+from .format import Unreadable, contents, read_checkpoint
 
 
 def load_weights(net: nn.Module, *, file: str | None) -> None:
     """Load every weight that fits by name and shape, and print which did and which did not.
 
-    The file is a checkpoint, or any other that holds a ``state_dict``.
+    The file is a checkpoint, also a sharded one, or any other that holds a ``state_dict``.
     """
     if file is None:
         raise UserError("init=weights: names no file; use init=FILE")
-    if Path(file).is_dir():
-        raise UserError(
-            f"init={file}: is a sharded checkpoint; convert it to one file: "
-            f"python -m onecurve.checkpoint.sharded {file} whole.ckpt"
-        )
     try:
         # torch before 1.6 wrote no zip.
         if zipfile.is_zipfile(file) and (reason := damage(file)):
             raise Unreadable(f"cannot be read ({reason})")
-        content = contents(file)
+        content = read_checkpoint(file) if Path(file).is_dir() else contents(file)
     except Unreadable as error:
         raise UserError(
             f"init={file}: {error}; give a file that holds nothing but a state_dict, such as "
