@@ -44,9 +44,6 @@ ELSEWHERE = {
     "onecurve parity strategy=ddp": "onecurve/tests/app/run/test_parity_command.py",
     "python script.py": "onecurve/tests/launch/test_library.py",
     "python -m torch.distributed.run": "onecurve/tests/launch/test_library.py",
-    "python -m onecurve.checkpoint.sharded": (
-        "onecurve/tests/checkpoint/test_sharded_checkpoints.py"
-    ),
 }
 # Files that a page tells to write, by the test that writes and runs them.
 WRITTEN = {

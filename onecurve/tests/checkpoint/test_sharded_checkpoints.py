@@ -1,19 +1,16 @@
 """`checkpoint.format=sharded`: every rank writes its part, and every strategy reads it."""
 
-import json
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, Cli, column, one_of_a_kind
+from conftest import Cli, column
 from test_checkpoint_files import files_of_at_most
 from torch.distributed.checkpoint import load
 
+from onecurve import read_checkpoint
 from onecurve.checkpoint.file import damage
-from onecurve.checkpoint.sharded import main as to_file
 
 SHARDED = ("checkpoint.format=sharded", "test=false", "data.batch_size=128")
 FORMS = ("file", "sharded")
@@ -21,14 +18,7 @@ FORMS = ("file", "sharded")
 
 @pytest.mark.long
 @pytest.mark.compares
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # of run_module, below
-def test_it_holds_what_one_file_holds_and_becomes_one(
-    train: Cli,
-    cli: Cli,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_path: Path) -> None:
     runs = {
         name: [
             train(f"strategy={name}", *SHARDED, f"checkpoint.format={form}").run for form in FORMS
@@ -37,8 +27,7 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
     }
     for name, (one_file, sharded) in runs.items():
         target = tmp_path / f"{name}.ckpt"
-        to_file([str(sharded / "checkpoints/last.ckpt"), str(target)])
-        assert capfd.readouterr().out.startswith(f"{target}: ")
+        torch.save(read_checkpoint(sharded / "checkpoints/last.ckpt"), target)
         ours = torch.load(target, weights_only=True)
         theirs = torch.load(one_file / "checkpoints/last.ckpt", weights_only=True)
         assert ours.keys() == theirs.keys()
@@ -52,18 +41,10 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
     weights = {key: torch.zeros_like(value) for key, value in theirs["state_dict"].items()}
     load({"state_dict": weights}, checkpoint_id=sharded / "checkpoints/last.ckpt", no_dist=True)
     assert all(torch.equal(weights[key], value) for key, value in theirs["state_dict"].items())
-    typed = ["sharded", str(sharded / "checkpoints/last.ckpt"), str(target)]
-    monkeypatch.setattr(sys, "argv", typed)
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("onecurve.checkpoint.sharded", run_name="__main__")
-    assert ended.value.code == 2
-    assert "exists already" in capfd.readouterr().err
     assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0
-    fresh = train(f"init={target}", "test=false", "trainer.max_epochs=1")
-    assert "init: 6 of 6 weights" in fresh.out
-    refused = cli("train.py", *TINY, f"init={sharded}/checkpoints/best.ckpt")
-    assert refused.status == 2
-    assert "is a sharded checkpoint; convert it to one file: python -m" in refused.err
+    for source in (target, sharded / "checkpoints/best.ckpt"):
+        fresh = train(f"init={source}", "test=false", "trainer.max_epochs=1")
+        assert "init: 6 of 6 weights" in fresh.out
 
 
 @pytest.mark.compares
@@ -80,42 +61,28 @@ def test_in_the_background_and_from_one_format_to_the_other(train: Cli, warm: Cl
         assert last.is_dir() == (form == "sharded")
         assert damage(last) is None
     assert sorted(path.name for path in last.parent.iterdir()) == ["best.ckpt", "last.ckpt"]
-    assert {"index.json", "rest.ckpt", ".metadata"} < {path.name for path in last.iterdir()}
+    assert {"rest.ckpt", ".metadata"} < {path.name for path in last.iterdir()}
     assert column(run, "train/loss") == column(whole, "train/loss")
 
 
-@pytest.mark.parametrize(
-    "harm", one_of_a_kind(["size", "missing", "index", "newer"], kept=["size", "index"])
-)
-def test_what_is_not_whole_is_passed_over(
-    trained: Cli, cli: Cli, tmp_path: Path, harm: str
-) -> None:
+def test_what_is_not_whole_is_passed_over_or_told(trained: Cli, cli: Cli, tmp_path: Path) -> None:
     run = shutil.copytree(trained(*SHARDED, "strategy=single").run, tmp_path / "run")
-    last = run / "checkpoints/last.ckpt"
-    index = last / "index.json"
-    written = json.loads(index.read_text())
-    shard = last / "__0_0.distcp"
+    last, best = run / "checkpoints/last.ckpt", run / "checkpoints/best.ckpt"
+    (last / "rest.ckpt").unlink()
+    assert damage(last) == "rest.ckpt is missing"
+    shard = best / "__0_0.distcp"
     content = shard.read_bytes()
-    if harm == "size":
-        shard.write_bytes(content[:-1])
-        said = "__0_0.distcp is truncated"
-    elif harm == "missing":
-        shard.unlink()
-        said = "__0_0.distcp is missing"
-    elif harm == "index":
-        index.write_text(index.read_text()[:40])
-        said = "index.json is not what a training run writes"
-    else:
-        index.write_text(json.dumps(written | {"format": 5}))
-        said = "it has format 5, and this release reads 4"
-    assert damage(last) == said
-    refused = cli("evaluate.py", f"checkpoint={last}")
-    assert refused.status == 2
-    assert said in refused.err
-    assert len(refused.err.splitlines()) == 1
+    shard.write_bytes(content[:-1])
+    for path, said in ((last, "rest.ckpt is missing"), (best, "cannot be read (")):
+        refused = cli("evaluate.py", f"checkpoint={path}")
+        assert refused.status == 2
+        assert f"{path}: " in refused.err
+        assert said in refused.err
+        assert len(refused.err.splitlines()) == 1
+    shard.write_bytes(content)
     more = cli("train.py", f"resume={run}", "trainer.max_epochs=3")
     assert more.status == 0, more.err
-    assert f"skipped last.ckpt: {said}" in more.out
+    assert "skipped last.ckpt: rest.ckpt is missing" in more.out
     assert damage(last) is None
 
 

@@ -6,13 +6,11 @@ zip with a CRC-32 for each record, which `torch.load` does not look at. The fold
     last.ckpt/
         .metadata, *.distcp    PyTorch's distributed checkpoint
         rest.ckpt              Lightning's dictionary without its tensors
-        index.json             the size of each of these files
 
 A new one is written beside the old, and takes its place once it is complete. Whether a checkpoint
 is complete, and which one of a run is the newest complete one, is found without importing torch.
 """
 
-import json
 import os
 import re
 import shutil
@@ -25,8 +23,8 @@ from typing import Any
 from ..errors import chain
 from ..machine import is_alive
 
-INDEX = "index.json"  # what makes a folder a sharded checkpoint
-INDEX_FORMAT = 4
+METADATA = ".metadata"  # of DCP: what makes a folder a sharded checkpoint
+REST = "rest.ckpt"
 
 # A file or folder that is being written, with the PID of its writer.
 UNFINISHED = re.compile(r"\..+\.ckpt\.(\d+)")
@@ -35,7 +33,7 @@ CUT_SHORT = "it is truncated, or not written by a training run"
 
 def is_sharded(path: str | Path) -> bool:
     """Whether a path is a sharded checkpoint, complete or not."""
-    return Path(path, INDEX).is_file()
+    return Path(path, METADATA).is_file()
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
@@ -60,15 +58,6 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
         if cause := disk_error(error):
             raise cause from None
         raise
-
-
-def write_index(folder: Path, sizes: dict[str, int]) -> None:
-    """Write the sizes of a sharded checkpoint's files, which are all on the disk."""
-    with (folder / INDEX).open("w") as file:
-        json.dump({"format": INDEX_FORMAT, "files": sizes}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(folder)
 
 
 def unfinished_of(path: Path, writer: int) -> Path:
@@ -136,7 +125,8 @@ def damage(path: str | Path) -> str | None:
     """
     path = Path(path)
     if path.is_dir():
-        return _damage_of_folder(path)
+        missing = [name for name in (METADATA, REST) if not (path / name).is_file()]
+        return f"{missing[0]} is missing" if missing else None
     try:
         now = path.stat()
         if not path.is_file():
@@ -166,28 +156,11 @@ def _damage_of_file(path: Path, *version: int) -> str | None:
         return CUT_SHORT
 
 
-def _damage_of_folder(path: Path) -> str | None:
-    try:
-        index = json.loads((path / INDEX).read_text())
-        if index["format"] != INDEX_FORMAT:
-            return f"it has format {index['format']}, and this release reads {INDEX_FORMAT}"
-        for name, size in index["files"].items():
-            if not (path / name).is_file():
-                return f"{name} is missing"
-            if (path / name).stat().st_size != size:
-                return f"{name} is truncated"
-    except OSError as error:
-        return str(error.strerror)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{INDEX} is not what a training run writes"
-    return None
-
-
 def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
     """The newest complete checkpoint of a run, and what is wrong with newer files."""
 
     def written_at(path: Path) -> int:
-        return (path / INDEX if is_sharded(path) else path).stat().st_mtime_ns
+        return (path / METADATA if is_sharded(path) else path).stat().st_mtime_ns
 
     passed_over: list[str] = []
     for file in sorted((run_dir / "checkpoints").glob("*.ckpt"), key=written_at, reverse=True):

@@ -7,13 +7,10 @@ resolved configuration, with which a checkpoint alone is enough to rebuild the t
 the task's arguments from the configuration, so that `load_from_checkpoint` needs only the file.
 """
 
-import io
 import pickle
 import re
 import warnings
-import zipfile
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule
 from torch import nn
-from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from ..compat.of_torch import tree_leaves, tree_map_only
 from ..errors import UserError, in_short, some_of
@@ -31,11 +27,15 @@ from .remote import is_address
 
 # Checkpoints of early releases have no number.
 FORMAT = 1
-EXAMPLE = "such as runs/.../checkpoints/best.ckpt"
+GIVE = "give one that a training run wrote, such as runs/.../checkpoints/best.ckpt"
 
 
 class NoCheckpoint(UserError, FileNotFoundError):
     """There is no such file; for a plain Trainer it is a FileNotFoundError."""
+
+
+class Unreadable(Exception):
+    """A file cannot be read, or holds more than plain data; the message says which."""
 
 
 def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
@@ -69,38 +69,20 @@ def read_checkpoint(
         NoCheckpoint: If there is no such file.
         UserError: If it is not a complete checkpoint.
     """
-    remote = is_address(path)
-    give = f"give one that a training run wrote, {EXAMPLE}"
-    if not remote and not is_checked and (reason := damage(path)):
+    if not is_address(path) and not is_checked and (reason := damage(path)):
         if not Path(path).exists():
-            raise NoCheckpoint(f"Checkpoint file not found: {path}; {give}")
-        raise UserError(f"{path}: is not a complete checkpoint: {reason}; {give}")
+            raise no_checkpoint(path)
+        raise UserError(f"{path}: is not a complete checkpoint: {reason}; {GIVE}")
     try:
-        if remote:
-            checkpoint = TorchCheckpointIO().load_checkpoint(path, weights_only=weights_only)
-        elif Path(path).is_dir():
+        if Path(path).is_dir():
             from .sharded import read_full, read_rest
 
             checkpoint = read_rest(Path(path), weights_only)
-            if whole:
-                checkpoint = read_full(checkpoint)
-        elif weights_only:
-            checkpoint = plain_contents(path, is_checked=True)
+            checkpoint = read_full(checkpoint) if whole else checkpoint
         else:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=False)
-    except FileNotFoundError:
-        raise NoCheckpoint(f"Checkpoint file not found: {path}; {give}") from None
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({in_short(error, 80)}); give another, {EXAMPLE}"
-        ) from None
-    except (NotPlain, pickle.UnpicklingError) as error:
-        reason = f"holds more than plain data ({in_short(error, 80)})"
-        holds = error if isinstance(error, NotPlain) else reason
-        raise UserError(
-            f"{path}: {holds}; give one of tensors, numbers, strings and containers, {EXAMPLE}; "
-            "a script that trusts it reads it by trainer.fit(..., weights_only=False)"
-        ) from None
+            checkpoint = contents(path, weights_only)
+    except Unreadable as error:
+        raise UserError(f"{path}: {error}; {GIVE}") from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(f"{path}: has no state_dict; give one that a training run wrote")
     version = checkpoint.get("format", FORMAT)
@@ -187,39 +169,37 @@ def drop_modules(checkpoint: dict[str, Any]) -> list[str]:
     return names
 
 
-PLAIN = (bool, int, float, str, bytes, type(None))
-
-
-class NotPlain(Exception):
-    """A file cannot be read, or holds more than plain data; the message says which."""
-
-
-def plain_contents(path: str | Path, is_checked: bool = False) -> Any:
-    """Read any file of `torch.save` onto the CPU with ``weights_only=True``.
+def contents(path: str | Path, weights_only: bool = True) -> Any:
+    """Read any file of `torch.save` onto the CPU.
 
     Raises:
-        NotPlain: If it is another kind of file, damaged (unless that `is_checked`), or holds code.
+        NoCheckpoint: If there is no such file.
+        Unreadable: If it is another kind of file, or runs code although `weights_only`.
     """
     try:
-        # torch before 1.6 wrote no zip.
-        if not is_checked and zipfile.is_zipfile(path) and (reason := damage(path)):
-            raise NotPlain(f"cannot be read ({reason})")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error below says it
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except NotPlain:
-        raise
+            if is_address(path):
+                return TorchCheckpointIO().load_checkpoint(path, weights_only=weights_only)
+            return torch.load(path, map_location="cpu", weights_only=weights_only)
+    except FileNotFoundError:
+        raise no_checkpoint(path) from None
     except pickle.UnpicklingError as error:
-        raise NotPlain(f"holds more than plain data ({_reason(error)})") from None
+        rejected = re.search(r"GLOBAL (\S+)", str(error))  # the class that torch rejects
+        what = f"a {rejected[1]}" if rejected else in_short(error, 80)
+        raise Unreadable(
+            f"holds more than plain data ({what}; a script that trusts it reads it by "
+            "trainer.fit(..., weights_only=False))"
+        ) from None
     # Bytes that are no checkpoint can raise anything in the reader.
     except Exception as error:
-        raise NotPlain(f"cannot be read ({_reason(error)})") from None
+        why = in_short(error, 80) or type(error).__name__
+        raise Unreadable(f"cannot be read ({why})") from None
 
 
-def _reason(error: Exception) -> str:
-    if found := re.search(r"GLOBAL (\S+)", str(error)):  # the class that torch rejects
-        return f"a {found[1]}"
-    return in_short(error, 80) or type(error).__name__
+def no_checkpoint(path: str | Path) -> NoCheckpoint:
+    """The error for a path at which there is no file."""
+    return NoCheckpoint(f"Checkpoint file not found: {path}; {GIVE}")
 
 
 def without_numpy_numbers(checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -227,36 +207,3 @@ def without_numpy_numbers(checkpoint: dict[str, Any]) -> dict[str, Any]:
     keys = {"optimizer_states", "lr_schedulers"} & checkpoint.keys()
     states = {key: checkpoint[key] for key in keys}
     return {**checkpoint, **tree_map_only(np.generic, lambda number: number.item(), states)}
-
-
-def not_plain(checkpoint: dict[str, Any]) -> str | None:
-    """A line that names what ``weights_only=True`` does not read; None if it reads everything."""
-    if not (keys := list(_not_plain(checkpoint, ""))):
-        return None
-    found = [f"{key} ({kind})" for key, kind in keys]
-    own = [key.split(".")[1] for key, _ in keys if key.startswith("hyper_parameters.")]
-    leave = f", or leave it out: save_hyperparameters(ignore={own})" if own else ""
-    return (
-        f"weights_only=True, the default, does not read {some_of(found)} again; read it with "
-        f"trainer.fit(..., ckpt_path=FILE, weights_only=False){leave}"
-    )
-
-
-def _not_plain(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """The key and the class of everything that is not plain."""
-    # By type(): NumPy's float64 is a subclass of float, and not plain.
-    if type(value) in PLAIN or isinstance(value, torch.Tensor):
-        return
-    if type(value) in (dict, OrderedDict):
-        for name, each in value.items():
-            yield from _not_plain(name, f"{key}.{name}")
-            yield from _not_plain(each, f"{key}.{name}" if key else str(name))
-    elif type(value) in (list, tuple, set):
-        for number, each in enumerate(value):
-            yield from _not_plain(each, f"{key}.{number}")
-    else:
-        file = io.BytesIO()
-        torch.save(value, file)
-        file.seek(0)
-        if get_unsafe_globals_in_checkpoint(file):
-            yield key, type(value).__name__

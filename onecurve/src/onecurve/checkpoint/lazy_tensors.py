@@ -26,15 +26,6 @@ def model_state_here(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[s
     return {**state, **_read(state, own)}
 
 
-def optimizer_state_here(state: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
-    """The same for an optimizer, whose parameters are in the order of their ids."""
-    entries: dict[int, Any] = {}
-    for key, entry in state["state"].items():
-        own = dict.fromkeys(entry, parameters[key]) if parameters else {}
-        entries[key] = {**entry, **_read(entry, own)}
-    return {**state, "state": entries}
-
-
 def optimizer_states_here(
     states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> list[dict[str, Any]]:
@@ -42,12 +33,17 @@ def optimizer_states_here(
     if not any(states):  # optimizers start fresh, as in Lightning; or it was trained without one
         return []
     reject_other_optimizers(states, optimizers)
-    return [
-        optimizer_state_here(
-            state, [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        )
-        for state, optimizer in zip(states, optimizers, strict=True)
-    ]
+    return [_optimizer_state_here(*pair) for pair in zip(states, optimizers, strict=True)]
+
+
+def _optimizer_state_here(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    # In the order of their ids.
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    entries: dict[int, Any] = {}
+    for number, entry in state["state"].items():
+        own = dict.fromkeys(entry, parameters[number]) if parameters else {}
+        entries[number] = {**entry, **_read(entry, own)}
+    return {**state, "state": entries}
 
 
 def _read(state: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:

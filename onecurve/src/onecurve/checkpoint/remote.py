@@ -16,7 +16,6 @@ from typing import Any
 from ..errors import UserError, in_short, say
 from .file import damage
 
-EXTRAS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 EXAMPLE = "s3://BUCKET/PATH, or file:///FOLDER"
 DIRPATH = "callbacks.checkpoint.dirpath"
 LAST = "last.ckpt"
@@ -32,18 +31,14 @@ def refusal(address: str) -> str | None:
     scheme, separator, place = address.partition("://")
     if not separator or not place.strip("/"):
         return f"is not an address; give one such as {EXAMPLE}"
-    if any(sign in place for sign in "*?#"):
-        return f"has one of *, ? and # in it, which mean something else; give {EXAMPLE}"
     from fsspec import available_protocols, get_filesystem_class
 
     if scheme not in available_protocols():
         return f"{scheme} is not a known scheme; use {EXAMPLE}"
     try:
         get_filesystem_class(scheme)
-    except ImportError:
-        package = EXTRAS.get(scheme)
-        install = "'onecurve[s3]'" if scheme == "s3" else package or "what fsspec asks for"
-        return f"{package or scheme} is not installed: pip install {install}"
+    except ImportError as error:
+        return f"a package is not installed: {in_short(error)}"
     return None
 
 

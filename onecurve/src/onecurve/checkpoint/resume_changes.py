@@ -19,8 +19,6 @@ from ..optim.optimizers import KERNELS
 
 # Learning rates in a parameter group, and in a scheduler.
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lrs", "_last_lr")
-# Keys of a group that a resumed run may change; the length of a schedule follows from the Trainer.
-FREE = {"optimizer": ("lr", *KERNELS), "scheduler": ()}
 
 
 def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -29,41 +27,41 @@ def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list
     Raises:
         UserError: If a setting cannot be changed in the middle of a run.
     """
-    before: Mapping[str, Any] = checkpoint.get("config") or {}
-    _reject(before, config)
-    changes = []
+    before, now = _settings(checkpoint.get("config") or {}), _settings(config)
     groups = [each for state in checkpoint["optimizer_states"] for each in state["param_groups"]]
-    for key, old, new in _changed(before, config, "optimizer"):
-        if key == "lr" and old:
+    changes = []
+    for key, old in before.items():
+        new = now.get(key, old)
+        if new == old:
+            continue
+        if key == "optimizer.lr" and old:
             # Groups may have rates of their own, which a scheduler has changed since.
             for holder in (*groups, *checkpoint["lr_schedulers"]):
                 _scale_rates(holder, new / old)
             changes.append(
-                f"optimizer.lr={new} (was {old}): all learning rates are multiplied by "
-                f"{new / old:.4g}"
+                f"{key}={new} (was {old}): all learning rates are multiplied by {new / old:.4g}"
             )
-        for group in groups if key in KERNELS else ():
-            group[key] = new
-    return changes
-
-
-def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Reject changes that would have no effect, or make another run of it."""
-    if not before:  # a plain script's checkpoint has no configuration
-        return
-    changed = [("seed", before.get("seed"), config.get("seed"))] if "seed" in before else []
-    was, now = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
-    changed.append(("scheduler", was, now))
-    for name, free in FREE.items():
-        settings = _changed(before, config, name)
-        changed += [(f"{name}.{key}", old, new) for key, old, new in settings if key not in free]
-    for key, old, new in changed:
-        if old != new:
+        elif (kernel := key.removeprefix("optimizer.")) in KERNELS:
+            for group in groups:
+                group[kernel] = new
+        else:
             raise UserError(
                 f"{key}={new}: the run was started with {old}, and a resumed run may change "
                 "optimizer.lr and arguments of callbacks alone; leave it out, or start a new run "
                 "from the weights: init=CHECKPOINT"
             )
+    return changes
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a checkpoint's states depend on, by key; none of a plain script."""
+    settings = {key: config[key] for key in ("seed",) if key in config}
+    if config:
+        settings["scheduler"] = (config.get("scheduler") or {}).get("_target_")
+    for name in ("optimizer", "scheduler"):
+        group = config.get(name) or {}
+        settings |= {f"{name}.{key}": value for key, value in group.items()}
+    return settings
 
 
 def _scale_rates(holder: dict[str, Any], factor: float) -> None:
@@ -76,17 +74,6 @@ def _scale_rates(holder: dict[str, Any], factor: float) -> None:
             holder[name] = rate * factor
     for part in holder.get("_schedulers", ()):
         _scale_rates(part, factor)
-
-
-def _changed(
-    before: Mapping[str, Any] | None, config: Mapping[str, Any], name: str
-) -> Iterator[tuple[str, Any, Any]]:
-    """Keys of a group of the configuration with another value now: key, old, new."""
-    old, new = (before or {}).get(name), config.get(name)
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key, value in new.items():
-            if key in old and old[key] != value:
-                yield key, old[key], value
 
 
 # Keys of a parameter group that a scheduler sets.

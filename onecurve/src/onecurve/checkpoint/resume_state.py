@@ -13,6 +13,7 @@ from ..compat.of_lightning import (
     accumulates,
     callbacks_of,
     initial_hyperparameters,
+    is_in_step,
     logged_steps,
     metrics_to_log,
     set_initial_hyperparameters,
@@ -112,15 +113,12 @@ class ResumeState(Callback):
             if (key := kind.CHECKPOINT_HYPER_PARAMS_KEY) in checkpoint:
                 checkpoint[key] = self.redact(checkpoint[key])
         checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
-        loop = trainer.fit_loop.epoch_loop
         # Lightning logs the metrics of a step, and of an epoch, only after the callbacks' hooks.
-        batch: Any = loop.batch_progress.current
-        in_step = batch.processed > batch.completed and not accumulates(trainer)
+        in_step = is_in_step(trainer) and not accumulates(trainer)
         epoch: Any = trainer.fit_loop.epoch_progress.current
         unlogged: dict[str, float] = {}
         if in_step or epoch.processed > epoch.completed:
-            metrics = metrics_to_log(trainer)
-            unlogged = {name: float(value) for name, value in metrics.items()}
+            unlogged = {name: float(value) for name, value in metrics_to_log(trainer).items()}
         if unlogged:
             unlogged["epoch"] = trainer.current_epoch
         positions = {

@@ -5,17 +5,15 @@ beside them. PyTorch reads the folder, too, in any layout:
 
     torch.distributed.checkpoint.load({"state_dict": task.state_dict()}, checkpoint_id=SHARDED)
 
-DCP's metadata is a pickle, so read a folder only from where you would run a script. It becomes one
-file, which `torch.load` reads anywhere, by
+DCP's metadata is a pickle, so read a folder only from where you would run a script. One file of it:
 
-    python -m onecurve.checkpoint.sharded SHARDED FILE
+    torch.save(onecurve.read_checkpoint(SHARDED), FILE)
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,13 +28,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from ..errors import UserError, in_short, stop
-from .file import put_in_place, unfinished_of, write_checkpoint, write_index
-from .format import read_checkpoint
+from ..errors import UserError, in_short
+from .file import REST, put_in_place, unfinished_of, write_checkpoint
+from .format import GIVE, contents
 from .lazy_tensors import STORED
 
 MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
-REST = "rest.ckpt"  # beside DCP's files: Lightning's dictionary without its tensors
 # Entries whose tensors ranks hold in shards.
 SHARDED = (MODEL, OPTIMIZERS, "averages")
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is no mistake
@@ -68,23 +65,23 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             process_group=group,
             no_dist=group is None,
         )
-        # By each rank: another node's network disk may show old sizes for a while.
-        sizes = {each.name: each.stat().st_size for each in folder.glob(f"__{rank}_*")}
         state = {key: rest[key] for key in SHARDED if key in rest}
-        for of_other, theirs in _on_first_rank((sizes, state), group)[1:]:
-            sizes |= of_other
+        for theirs in _on_first_rank(state, group)[1:]:
             _merge(rest, theirs)
         if rank == 0:
             write_checkpoint(rest, folder / REST)
-            sizes |= {name: (folder / name).stat().st_size for name in (REST, ".metadata")}
-            write_index(folder, sizes)
             put_in_place(folder, path)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, CheckpointException):
-            failure, _ = next(iter(error.failures.values()))
-            raise OSError(0, in_short(failure)) from None
+            raise OSError(0, _failure(error)) from None
         raise
+
+
+def _failure(error: CheckpointException) -> str:
+    """What went wrong on the first of the ranks that failed."""
+    failure, _ = next(iter(error.failures.values()))
+    return in_short(failure)
 
 
 def _changed(value: Any, change: Callable[[Tensor, str], Any], path: str = "") -> Any:
@@ -141,7 +138,7 @@ def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
         setattr(tensor, STORED, (path, name))
         return tensor
 
-    rest: dict[str, Any] = torch.load(path / REST, weights_only=weights_only)
+    rest: dict[str, Any] = contents(path / REST, weights_only)
     return {**rest, **_changed({key: rest[key] for key in SHARDED if key in rest}, mark)}
 
 
@@ -172,30 +169,8 @@ def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any,
         marks = {name: getattr(stored[name], STORED) for name in tensors}
         wanted = {path: tensors[name] for name, (_, path) in marks.items()}
         folder = next(folder for folder, _ in marks.values())
-        load(cast(dict[str, Any], wanted), checkpoint_id=folder, no_dist=True)
+        try:
+            load(cast(dict[str, Any], wanted), checkpoint_id=folder, no_dist=True)
+        except CheckpointException as error:
+            raise UserError(f"{folder}: cannot be read ({_failure(error)}); {GIVE}") from None
     return tensors
-
-
-def main(arguments: list[str]) -> None:
-    """Turn a sharded checkpoint into one file, and print what was written."""
-    if len(arguments) != 2:
-        raise UserError(
-            "sharded: give a sharded checkpoint and the file to write, such as "
-            "runs/.../checkpoints/last.ckpt whole.ckpt"
-        )
-    source, target = map(Path, arguments)
-    if target.exists():
-        raise UserError(f"{target}: exists already; give a new name, or remove it first")
-    checkpoint = read_checkpoint(source)
-    try:
-        write_checkpoint(checkpoint, target)
-    except OSError as error:
-        raise UserError(f"{target}: could not be written: {error.strerror}") from None
-    print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB, {source} as one file")
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as refusal:
-        stop(refusal)

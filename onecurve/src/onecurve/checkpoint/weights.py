@@ -1,28 +1,28 @@
 """`init=FILE`: initialize a network with the weights of a checkpoint that fit."""
 
+import zipfile
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from ..errors import UserError, some_of
-from .format import NotPlain, plain_contents
+from .file import damage
+from .format import Unreadable, contents, read_checkpoint
 
 
 def load_weights(net: nn.Module, *, file: str | None) -> None:
     """Load every weight that fits by name and shape, and print which did and which did not.
 
-    The file is a checkpoint, or any other that holds a ``state_dict``.
+    The file is a checkpoint, also a sharded one, or any other that holds a ``state_dict``.
     """
     if file is None:
         raise UserError("init=weights: names no file; use init=FILE")
-    if Path(file).is_dir():
-        raise UserError(
-            f"init={file}: is a sharded checkpoint; convert it to one file: "
-            f"python -m onecurve.checkpoint.sharded {file} whole.ckpt"
-        )
     try:
-        content = plain_contents(file)
-    except NotPlain as error:
+        # torch before 1.6 wrote no zip.
+        if zipfile.is_zipfile(file) and (reason := damage(file)):
+            raise Unreadable(f"cannot be read ({reason})")
+        content = read_checkpoint(file) if Path(file).is_dir() else contents(file)
+    except Unreadable as error:
         raise UserError(
             f"init={file}: {error}; give a file that holds nothing but a state_dict, such as "
             "runs/.../checkpoints/best.ckpt"
