@@ -170,6 +170,41 @@ def test_fewer_best_may_be_kept_from_some_epoch_on(trained: Cli, warm: Cli, tmp_
     assert "best-epoch0-step11.ckpt" in shown(resumed)
 
 
+TIMES = "callbacks.checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ([f"{TIMES}.every_n_train_steps=2", f"{TIMES}.every_n_epochs=null"], [22, 11]),
+        pytest.param(
+            [
+                f"+{TIMES}.train_time_interval._target_=datetime.timedelta",
+                f"{TIMES}.every_n_epochs=null",
+                "trainer.val_check_interval=4",
+            ],
+            [8, 19, 4, 15],
+            marks=pytest.mark.long,
+        ),
+        # The last three steps of an epoch come after its last validation.
+        (
+            [f"+{TIMES}.save_on_train_epoch_end=true", "trainer.val_check_interval=4"],
+            [8, 19, 4, 15],
+        ),
+        # The second epoch is cut short.
+        (["trainer.max_steps=16"], [11]),
+    ],
+)
+def test_a_metric_counts_for_the_weights_that_it_was_measured_with(
+    options: list[str], steps: list[int], train: Cli
+) -> None:
+    values = {4: 2.0, 8: 0.5, 11: 1.5, 15: 2.5, 19: 1.0, 22: 0.25}
+    run = train(*scripted(values), f"{KEEPS}=-1", *options).run
+    assert {step(run, name): score for name, score in kept(run).items()} == {
+        each: values[each] for each in steps
+    }
+
+
 def test_the_arguments_are_those_of_model_checkpoint() -> None:
     defaults = [
         (each.name, each.default) for each in signature(ModelCheckpoint).parameters.values()

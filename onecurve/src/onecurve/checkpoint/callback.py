@@ -22,7 +22,8 @@ class BestAndLast(ModelCheckpoint):
 
     After every validation the best are compared and last.ckpt is written; ModelCheckpoint writes it
     only together with one of the best. Between validations it is written every so many steps or
-    minutes, whatever comes first.
+    minutes, whatever comes first. A metric counts only for the weights that it was measured with,
+    whenever else (`every_n_train_steps`, ...) a checkpoint is due.
 
     Either of the two classes loads the state that the other saved.
 
@@ -42,6 +43,13 @@ class BestAndLast(ModelCheckpoint):
         self.last_every_minutes = options.last_every_minutes
         self._last_saved = time.monotonic()
         self._last_saved_at = 0
+        self._measured_at: int | None = None
+        self._metric_before: Tensor | None = None
+        self._saves_elsewhere = (
+            self._every_n_train_steps > 0
+            or self._train_time_interval is not None
+            or self._save_on_train_epoch_end
+        )
         self._has_saved_last = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -70,11 +78,26 @@ class BestAndLast(ModelCheckpoint):
             version += 1
         return path
 
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Lightning's, unless weights have changed since the metric was measured."""
+        is_old = self._measured_at not in (None, trainer.global_step)
+        return not is_old and super().check_monitor_top_k(trainer, current)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember the metric, to see whether this validation computes it."""
+        self._metric_before = trainer.callback_metrics.get(str(self.monitor))
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the best as Lightning does, and last.ckpt in any case."""
         self._has_saved_last = False
-        super().on_validation_end(trainer, pl_module)
         fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        metric = trainer.callback_metrics.get(str(self.monitor))
+        if fits and metric is not self._metric_before:
+            is_new = self._measured_at != trainer.global_step
+            self._measured_at = trainer.global_step
+            if is_new and self._saves_elsewhere:
+                self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
+        super().on_validation_end(trainer, pl_module)
         if fits and not self._should_save_on_train_epoch_end(trainer):
             self._save_last_unless_saved(trainer)
 
