@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 from conftest import EPOCH, TINY, Cli
@@ -267,20 +268,43 @@ def test_what_a_run_resumes_from_stays_at_its_address(tmp_path: Path) -> None:
 
 
 class NotPlain(BoringModel):
-    def __init__(self, activation: nn.Module | None = None) -> None:
+    left_out: tuple[str, ...] = ()
+
+    def __init__(self, activation: nn.Module | None = None, places: Any = (), no: int = 0) -> None:
         super().__init__()
-        self.save_hyperparameters()
+        self.save_hyperparameters(ignore=self.left_out)
 
 
-def test_what_holds_more_than_plain_data_is_read_by_a_script_that_trusts_it(tmp_path: Path) -> None:
-    file, one = tmp_path / "a.ckpt", trainer()
-    one.fit(NotPlain(nn.ReLU()))
-    one.save_checkpoint(file)
+class Ignores(NotPlain):
+    left_out = ("activation", "places")
+
+
+def test_what_cannot_be_read_again_is_said_when_it_is_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file, arguments = tmp_path / "a.ckpt", (nn.ReLU(), [1, {"a": np.float64(1)}])
+    one = trainer()
+    one.fit(NotPlain(*arguments))
+    for _ in range(2):
+        one.save_checkpoint(file)
+    said = [line for line in capfd.readouterr().err.splitlines() if "weights_only" in line]
+    assert said == [
+        "checkpoint: weights_only=True, the default, does not read hyper_parameters.activation, "
+        "hyper_parameters.places again; read it with trainer.fit(..., ckpt_path=FILE, "
+        "weights_only=False), or leave it out: "
+        "save_hyperparameters(ignore=['activation', 'places'])"
+    ]
+    # It is so, and what it advises is right.
     with pytest.raises(UserError, match=r"holds more than plain data .*weights_only=False"):
         trainer(max_epochs=2).fit(NotPlain(), ckpt_path=file)
     two = trainer(max_epochs=2)
     two.fit(NotPlain(), ckpt_path=file, weights_only=False)
     assert two.current_epoch == 2
+    one = trainer()
+    one.fit(Ignores(*arguments))
+    one.save_checkpoint(file)
+    assert "weights_only" not in capfd.readouterr().err
+    assert read_checkpoint(file)["hyper_parameters"] == {"no": 0}
 
 
 def test_errors_are_those_of_a_plain_trainer(tmp_path: Path) -> None:

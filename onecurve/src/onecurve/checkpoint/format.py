@@ -7,6 +7,7 @@ resolved configuration, with which a checkpoint alone is enough to rebuild the t
 the task's arguments from the configuration, so that `load_from_checkpoint` needs only the file.
 """
 
+import io
 import pickle
 import re
 import warnings
@@ -19,6 +20,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from ..compat.of_torch import tree_leaves, tree_map_only
 from ..errors import UserError, in_short, some_of
@@ -207,3 +209,25 @@ def without_numpy_numbers(checkpoint: dict[str, Any]) -> dict[str, Any]:
     keys = {"optimizer_states", "lr_schedulers"} & checkpoint.keys()
     states = {key: checkpoint[key] for key in keys}
     return {**checkpoint, **tree_map_only(np.generic, lambda number: number.item(), states)}
+
+
+def not_plain(checkpoint: dict[str, Any]) -> str | None:
+    """A line that names what ``weights_only=True`` does not read; None if it reads everything."""
+    large = {"state_dict", "optimizer_states", "averages", "hyper_parameters"}
+    own = {f"hyper_parameters.{k}": v for k, v in checkpoint.get("hyper_parameters", {}).items()}
+    parts = own | {key: value for key, value in checkpoint.items() if key not in large}
+    if not (names := [name for name, part in parts.items() if _needs_code(part)]):
+        return None
+    ignored = [name.partition(".")[2] for name in names if name in own]
+    leave = f", or leave it out: save_hyperparameters(ignore={ignored})" if ignored else ""
+    return (
+        f"weights_only=True, the default, does not read {some_of(names)} again; read it with "
+        f"trainer.fit(..., ckpt_path=FILE, weights_only=False){leave}"
+    )
+
+
+def _needs_code(value: Any) -> bool:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return bool(get_unsafe_globals_in_checkpoint(file))

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from ..compat.of_torch import tree_map_only
 from ..errors import UserError, in_short, say
 from .file import write_checkpoint
-from .format import read_checkpoint, without_numpy_numbers
+from .format import not_plain, read_checkpoint, without_numpy_numbers
 from .remote import is_address
 
 
@@ -43,14 +44,18 @@ class LocalFiles(TorchCheckpointIO):
         self._last_failed = False
         self._missing: dict[str | Path, str] = {}
         self._preloaded: tuple[Path, dict[str, Any]] | None = None
+        self._has_warned = False
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Save, at once or in the background."""
+        """Save, and warn once of what `weights_only=True` will not read."""
         if storage_options is not None:
             super().save_checkpoint(checkpoint, path, storage_options)  # raises it
         checkpoint = without_numpy_numbers(checkpoint)
+        if not self._has_warned and (line := not_plain(checkpoint)):
+            rank_zero_only(say)(f"checkpoint: {line}")
+        self._has_warned = True
         if self.background:
             self.finish()  # one copy at a time
             checkpoint = tree_map_only(Tensor, _copied, checkpoint)
