@@ -589,6 +589,44 @@ OF_OTHERS = {
     "parameters of the task that only some steps use": other(
         others.UsesSome, cells={"ddp": SOME_PARAMETERS}
     ),
+    "experts that get samples on some ranks only": other(
+        others.OfExperts,
+        data=others.for_experts,
+        cells={
+            "ddp": SOME_PARAMETERS,
+            "fsdp": rejected("ranks have trained different parameters in a step"),
+            "pipeline": rejected("calls one without what the one before has returned"),
+        },
+    ),
+    "experts that get samples on some ranks only, found by DDP": other(
+        others.OfExperts,
+        data=others.for_experts,
+        settings={"ddp": {"find_unused_parameters": True}},
+        under=("ddp",),
+    ),
+    "a layer's input that is changed in place": other(
+        others.ChangesItsInput,
+        cells={"fsdp": rejected("changes in place")},
+        under=SHARES,
+    ),
+    "a layer that keeps a loss for the step": other(
+        others.KeepsALoss,
+        cells={"dp": differs(result.OF_PARTS)},
+        under=("dp", "ddp", "fsdp"),
+    ),
+    "a complex64 parameter": other(
+        others.Spectrum,
+        cells={
+            "ddp": differs(result.DIGITS),
+            "fsdp": rejected("AdamW cannot update shards of complex parameters"),
+        },
+        under=SHARES,
+    ),
+    "training batches that a hook or a step reads itself": other(
+        others.ReadsBatches,
+        cells=cells(SHARES, differs(result.MEAN)),
+        under=SHARES,
+    ),
     "a task with ABC for its first base": other(
         others.AbstractTask,
         cells=cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
