@@ -29,6 +29,7 @@ from ...compat.of_torch import (
 from ...compat.patches import replaced
 from ...torch_versions import require
 from ..collectives import with_hook
+from ..drift import TrainedParameters
 from ..full_parameters import sharded_data
 from ..layout import Part
 from ..mesh.sizes import Sizes
@@ -54,7 +55,6 @@ from .sharding import (
     steps_as_forward,
 )
 from .state import gather
-from .unequal import TrainedParameters
 
 
 class ShardedParameters(Parallelism):
