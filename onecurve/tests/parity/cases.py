@@ -518,6 +518,40 @@ OF_OTHERS = {
     "an embedding with padding that is used twice": other(
         others.LooksUpTwice, settings={"tensor": {"plan": {"table": "vocab"}}}
     ),
+    "experts that get samples on some ranks only": other(
+        others.OfExperts,
+        data=others.for_experts,
+        ddp=SOME_PARAMETERS,
+        fsdp=rejected("ranks have trained different parameters in a step"),
+        pipeline=rejected("calls one without what the one before has returned"),
+    ),
+    "experts that get samples on some ranks only, found by DDP": other(
+        others.OfExperts,
+        data=others.for_experts,
+        settings={"ddp": {"find_unused_parameters": True}},
+        under=("ddp",),
+    ),
+    "a layer's input that is changed in place": other(
+        others.ChangesItsInput,
+        fsdp=rejected("changes in place"),
+        under=SHARES,
+    ),
+    "a layer that keeps a loss for the step": other(
+        others.KeepsALoss,
+        dp=differs(result.OF_PARTS),
+        under=("dp", "ddp", "fsdp"),
+    ),
+    "a complex64 parameter": other(
+        others.Spectrum,
+        ddp=differs(result.DIGITS),
+        fsdp=rejected("AdamW cannot update shards of complex parameters"),
+        under=SHARES,
+    ),
+    "training batches that a hook or a step reads itself": other(
+        others.ReadsBatches,
+        **cells(SHARES, differs(result.MEAN)),
+        under=SHARES,
+    ),
     "a task with ABC for its first base": other(
         others.AbstractTask,
         **cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),

@@ -1060,6 +1060,107 @@ class Halving:
         self.epochs = state["epochs"]
 
 
+class ForExperts(Samples):
+    """Of 7 samples in a batch, ranks get those of the experts 0 and 1, and of 0 and 2."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return super().__getitem__(index) | {
+            "expert": torch.tensor((0, 1, 0, 1, 0, 2, 2)[index % 7])
+        }
+
+
+def for_experts() -> DataLoader[Any]:
+    return DataLoader(ForExperts(), 7)
+
+
+class Experts(nn.Module):
+    """Calls a layer for the samples that are its own, if there are any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, inputs: Tensor, chosen: Tensor) -> Tensor:
+        outputs = torch.zeros_like(inputs)
+        for number, expert in enumerate(self.experts):
+            if (of_it := chosen == number).any():
+                outputs[of_it] = expert(inputs[of_it])
+        return outputs
+
+
+class OfExperts(Stranger):
+    def __init__(self) -> None:
+        super().__init__(Experts)
+
+    def outputs(self, batch: Any) -> Any:
+        return self.model(batch["inputs"], batch["expert"])
+
+
+class Scales(nn.Linear):
+    """Adds its part to a sum that it is given, as flows do with their determinants."""
+
+    def forward(self, rows: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = super().forward(rows).tanh()
+        sums += scaled.sum(-1)
+        return scaled, sums
+
+
+class ChangesItsInput(Stranger):
+    """Has several layers of its own, which it calls one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Identity)
+        self.flows = nn.ModuleList(Scales(WIDTH, WIDTH) for _ in range(3))
+
+    def outputs(self, batch: Any) -> Any:
+        rows, sums = batch["inputs"], torch.zeros_like(batch["inputs"][..., 0])
+        for flow in self.flows:
+            rows, sums = flow(rows, sums)
+        return rows + sums[..., None]
+
+
+class Balanced(nn.Sequential):
+    """Keeps a loss of its own for the step, as experts do so that all of them are used."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = super().forward(inputs)
+        self.loss = outputs.square().mean()
+        return outputs
+
+
+class KeepsALoss(Stranger):
+    def __init__(self) -> None:
+        super().__init__(lambda: Balanced(*pair()))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = F.mse_loss(self(batch["inputs"]), batch["labels"])
+        return loss + self.model.loss
+
+
+class Spectrum(Stranger):
+    """Scales frequencies by complex numbers, which no precision of Lightning's converts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.Parameter(torch.randn(WIDTH // 2 + 1, dtype=torch.complex64))
+
+    def outputs(self, batch: Any) -> Any:
+        return self.model(torch.fft.irfft(torch.fft.rfft(batch["inputs"]) * self.scales))
+
+
+class ReadsBatches(Stranger):
+    """Centres by the samples of an epoch, which it reads in a step, as k-means and kNN do."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.random.fork_rng():  # a loader draws, and would change later epochs
+            read = [each["inputs"] for each in self.trainer.train_dataloader]  # type: ignore[union-attr]
+        centred = batch["inputs"] - torch.cat(read).mean(0)
+        return super().training_step(batch | {"inputs": centred}, batch_idx)
+
+
 class Cached(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -147,17 +147,25 @@ class RankStream:
 
     @contextmanager
     def of_rank(self, what: Draws, *place: int) -> Iterator[None]:
-        """Draw from this rank's own stream, seeded by a position in the run, within the context."""
+        """Draw from this rank's own stream, seeded by a position in the run, within the context.
+
+        Inside of another one, as in a step that reads batches itself, that one goes on afterwards.
+        """
         if what not in self.independent:
             yield
             return
-        self._common = get_state()
+        before, is_inner = get_state(), self._common is not None
+        if not is_inner:
+            self._common = before
         draw_from(self.seed, *place, self.rank, what)
         try:
             yield
         finally:
-            set_state(self._common)
-            self._common = None
+            if is_inner or self._common is None:
+                set_state(before)
+            else:
+                set_state(self._common)
+                self._common = None
 
     @contextmanager
     def common(self) -> Iterator[None]:

@@ -93,7 +93,7 @@ def _of_weights(
     """Compare all weights together: the gradient of a single one may be only rounding."""
     if unlike := plain.keys() ^ other.keys():
         return Row(name, math.inf, math.inf, step, f"only one of them has {min(unlike)}")
-    sizes = {key: tensor.double().nan_to_num(0, 0, 0).norm() for key, tensor in plain.items()}
+    sizes = {key: _real(tensor).nan_to_num(0, 0, 0).norm() for key, tensor in plain.items()}
     differences = distances(plain, other)
     if not differences:
         return Row(name, 0.0, 0.0)
@@ -109,11 +109,15 @@ def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, T
     """The norm of the difference of each tensor. Equal infinities, as in a mask, are equal."""
     norms = {}
     for key, tensor in plain.items():
-        one, two = tensor.double(), other[key].double()
+        one, two = _real(tensor), _real(other[key])
         same = (one == two) | (one.isnan() & two.isnan())
         difference = (one - two).masked_fill(same, 0.0)
         norms[key] = difference.nan_to_num(math.inf, math.inf, math.inf).norm()
     return norms
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double()
 
 
 LATE_WEIGHTS = "weights that are drawn late"
@@ -134,6 +138,7 @@ KEPT = "what a step keeps for the next one"
 PARTS = "buffers that the network changes for each part of a batch"
 RESUME = "state that is not in the checkpoint"
 LATE_PARTS = "modules or attributes that are made late"
+OF_PARTS = "what forward computes or keeps for a whole batch"
 UNKNOWN = "unknown"
 
 AT_MOST = 1e-6
@@ -176,16 +181,21 @@ TO_DO = {
     ACCUMULATED: "they make the same step as one batch of all their samples, but a plain "
     "Trainer divides by their number, whatever their sizes, and logs the values of the last one; "
     "compare without accumulation, with larger batches",
-    DIGITS: "a .float() in the task or its network, as in the losses of transformers, leaves seven "
-    "digits whatever the precision, and an optimizer such as Adam fewer of the weights: compare "
-    "with tolerance=1e-5 (parity.tolerance=1e-5), with fewer steps, or with optimizer=sgd",
+    DIGITS: "a .float() in the task or its network, as in the losses of transformers, or a "
+    "complex64 parameter leaves seven digits whatever the precision, and an optimizer such as Adam "
+    "fewer of the weights: compare with tolerance=1e-5 (parity.tolerance=1e-5), with fewer steps, "
+    "or with optimizer=sgd",
     KEPT: "a queue, a hidden state, a codebook or a buffer is made of this rank's samples: make it "
-    "of all, with self.trainer.strategy.all_samples(tensor)",
+    "of all, with self.trainer.strategy.all_samples(tensor), not by torch.distributed, which "
+    "counts ranks with the same samples as well",
     PARTS: "change them in training_step, once for each batch, or use strategy=ddp",
     RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
     LATE_PARTS: "no Trainer, nor a plain one, resumes this task: when a checkpoint is loaded, what "
     "on_fit_start, on_train_start or a step makes is not there yet, and on_train_epoch_start is "
     "not called for the rest of an epoch; make it in __init__, setup or configure_model",
+    OF_PARTS: "strategy=dp calls forward for each device's part of a batch: return it for each "
+    "sample and take its mean in the step, instead of keeping it in the network, or use "
+    "strategy=ddp",
     UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism",
 }
 
@@ -230,7 +240,8 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
     keeps = len(first) > len(of_run) or buffers_differ
     tests = [
         (START in of_run, [LATE_WEIGHTS]),
-        (samples and samples[0] <= begins, [SAMPLES]),
+        # What a step draws from the common generator changes the order of later epochs.
+        (samples and samples[0] <= begins, [SAMPLES] + [DRAWS] * plain.draws),
         (rates and rates[0] <= begins and trained, [RATES]),
         (is_only_logged and largest <= SEVEN_DIGITS, [DIGITS]),
         (is_only_logged, [of_logged]),
@@ -246,11 +257,13 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
             other.accumulates or sharded,
             [ACCUMULATED] * other.accumulates
             + sharded
+            + [KEPT] * bool(sharded and buffers_differ)
             + [MEAN] * bool(sharded and other.shares > 1),
         ),
         (not of_run.keys() & {LOSS, GRADIENT} and most_different in one, [KEPT]),
         (of_loss == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
         (buffers_differ and other.shares == 1, [PARTS]),
+        (other.splits and of_loss == begins, [OF_PARTS]),
         (of_run.get(GRADIENT) == begins != of_loss, [GRADIENTS]),
     ]
     return next((kinds for holds, kinds in tests if holds), [UNKNOWN])

@@ -43,6 +43,7 @@ from ..launch.in_ranks import launch
 from ..machine import LIGHTNING_VARIABLES, unchanged_environment
 from ..strategies.batchnorm import is_exact
 from ..strategies.callback_api import CallbackAPI
+from ..strategies.dp import DP
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.single import Single
 from ..strategies.weight import ignores_labels, weighs
@@ -254,6 +255,8 @@ class Watch(Callback):
         self.ignores = False
         # How many ranks see different samples, share layers, and share sequences.
         self.shares, self.tensor, self.context = 1, 1, 1
+        # Whether one process splits each batch over devices.
+        self.splits = False
         self.step, self.is_epoch_over = 0, False
         # Learning rates, and whether weights or buffers differ that ranks should hold alike.
         self.rates: Curve = []
@@ -270,6 +273,8 @@ class Watch(Callback):
             self.parameters = {name for name, _ in pl_module.named_parameters()}
             self.shares = getattr(trainer.strategy, "data_parallel_size", trainer.world_size)
             self.tensor, self.context = sizes.tensor, sizes.context
+            self.splits = isinstance(trainer.strategy, DP)
+            self.is_coarse |= any(each.dtype == torch.complex64 for each in pl_module.parameters())
         exact = is_exact(getattr(trainer.strategy, "_layer_sync", None), sizes)
         self.batchnorm = not exact and any(
             isinstance(part, BatchNorm) and not isinstance(part, nn.SyncBatchNorm)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer, Rprop
+from torch.optim import SGD, Optimizer, Rprop
 
 from ..compat.of_torch import hooked
 from ..errors import UserError, in_short, of_the_project, some_of
@@ -34,6 +34,9 @@ WORDS = {
     "DataLoader, another batch size, or trainer.sync_batchnorm=true",
     "SyncBatchNorm": "PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and "
     "trainer.sync_batchnorm=true",
+    "is a view and is being modified inplace": "{task} changes in place{at} what a sharded module "
+    "was given or has returned; write x = x + y instead of x += y, make a unit of the modules that "
+    "call it, by strategy.wrap=[...], or use strategy=ddp",
     "object layout differs": "a class has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot change it; make nn.Module the first base, or use strategy=ddp ({said})",
     TIMEOUT: "rank {rank} has waited strategy.timeout_seconds for another rank{at}; " + PARTS,
@@ -68,9 +71,21 @@ def reject_hooks(module: nn.Module, strategy: str) -> None:
 
 
 def reject_optimizers(optimizers: Iterable[Optimizer]) -> None:
-    """Reject optimizers that an older PyTorch computes wrongly on shards."""
-    if any(isinstance(each, Rprop) for each in optimizers):
-        require("strategy=fsdp with Rprop")
+    """Reject optimizers that PyTorch, or an older one, computes wrongly on shards."""
+    for optimizer in optimizers:
+        if isinstance(optimizer, Rprop):
+            require("strategy=fsdp with Rprop")
+        parameters = (each for group in optimizer.param_groups for each in group["params"])
+        # PyTorch's optimizers update the real view of a complex parameter, which of a shard is a
+        # copy. SGD makes none.
+        if not isinstance(optimizer, SGD) and any(
+            isinstance(each, DTensor) and each.is_complex() for each in parameters
+        ):
+            raise UserError(
+                f"strategy: {type(optimizer).__name__} cannot update shards of complex "
+                "parameters; make them nn.Parameter(torch.view_as_real(...)), with "
+                "torch.view_as_complex where they are used, or use SGD, or strategy=ddp"
+            )
 
 
 def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:

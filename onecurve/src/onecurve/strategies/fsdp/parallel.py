@@ -2,7 +2,8 @@
 
 Exact: gathering full tensors and sharding them again loses nothing, on any mesh. Parameters without
 a dimension are not sharded.
-Not for sparse gradients, LBFGS and Adafactor: PyTorch raises an error, of which a line is made.
+Not for sparse gradients, LBFGS and Adafactor: PyTorch raises an error, of which a line is made. Nor
+for complex parameters with other optimizers than SGD, nor for parameters that only some ranks use.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from ...compat.of_torch import (
 from ...compat.patches import replaced
 from ...torch_versions import require
 from ..collectives import with_hook
+from ..drift import TrainedParameters
 from ..full_parameters import sharded_data
 from ..layout import Part
 from ..mesh.sizes import Sizes
@@ -113,12 +115,17 @@ class ShardedSteps:
         self._trained: set[Any] = set()
         # Units that FSDP2 would not gather for a backward pass of the current step.
         self._unseen: set[Any] = set()
+        # None if all ranks see the same samples, or stages compute the gradients.
+        self._compared: TrainedParameters | None = None
 
     @contextmanager
     def connected(self, task: LightningModule) -> Iterator[None]:
         """Replace calls of the network for the length of a fit or an evaluation."""
         self._units = [part for part in task.modules() if isinstance(part, FSDPModule)]
         self._trained = {unit for unit in self._units if unit is not task and _trains(unit)}
+        ranks = self._setting.ranks
+        if ranks.sizes.data_parallel > 1 and ranks.sizes.pipeline == 1:
+            self._compared = TrainedParameters(task, self._setting.name, ranks)
         # Between the forward and the backward pass, where gathered parameters have no gradients.
         self._zeroing_is_watched = is_overridden("optimizer_zero_grad", task) or any(
             is_overridden("on_before_zero_grad", each)
@@ -187,6 +194,8 @@ class ShardedSteps:
 
     def _backward_begins(self, _: Tensor) -> None:
         at_end_of_backward(self._reduce_late)
+        if self._compared is not None:
+            self._compared.begin()
         for unit in self._units:  # in the same order on all ranks
             if unit in self._unseen:
                 begin_backward(unit)
@@ -194,7 +203,10 @@ class ShardedSteps:
     def _reduce_late(self) -> None:
         for unit in self._units:
             reduce_late_gradients(unit)
-        at_end_of_backward(self._free_unseen)  # once FSDP2 has ended the pass
+        # Once FSDP2 has ended the pass.
+        at_end_of_backward(self._free_unseen)
+        if self._compared is not None:
+            at_end_of_backward(self._compared.end)
 
 
 class Shards(State):

@@ -120,6 +120,8 @@ def explained(
     message, names = str(error), {frame.name for frame in extract_tb(error.__traceback__)}
     # PyTorch has no class of its own for it.
     lacks_data = isinstance(error, RuntimeError | TypeError) and NO_DATA.search(message)
+    # A hook may have kept what its layer returned when it was measured without data.
+    measured = type(error).__module__.startswith("torch._subclasses")
     is_in_step = "_call_task" in names
     if lacks_data and is_in_step:
         return layers_used_outside_network(module, network)
@@ -136,7 +138,7 @@ def explained(
             "self.trainer.strategy.full_parameters(self):` for weights, requires_grad alone to "
             "unfreeze, onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
         )
-    elif is_in_step and any(map(sees_outputs, network.owner.modules())):
+    elif (is_in_step or measured) and any(map(sees_outputs, network.owner.modules())):
         line = (
             f"a step of {type(module).__name__} fails ({in_short(error)}), and hooks of its layers "
             "(register_forward_hook) run on the rank that has the layer, for each micro-batch; let "
