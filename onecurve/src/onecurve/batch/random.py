@@ -154,18 +154,16 @@ class RankStream:
         if what not in self.independent:
             yield
             return
-        before, is_inner = get_state(), self._common is not None
-        if not is_inner:
+        outer, before = self._common, get_state()
+        if outer is None:
             self._common = before
         draw_from(self.seed, *place, self.rank, what)
         try:
             yield
         finally:
-            if is_inner or self._common is None:
-                set_state(before)
-            else:
-                set_state(self._common)
-                self._common = None
+            if outer is None:  # `common` may have drawn from it
+                before, self._common = self._common or before, None
+            set_state(before)
 
     @contextmanager
     def common(self) -> Iterator[None]:

@@ -167,9 +167,7 @@ def _failure_of(error: ChildFailedError, logs: Path | None) -> UserError | RankF
     # Only torch's own frame is left above the project's.
     trace = re.sub(r'  File ".*torch.distributed.elastic.*\n(?:    .*\n)+', "", trace, count=1)
     how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
-    if -first.exitcode == signal.SIGABRT:
-        # PyTorch ends the process of a rank on the CPU then, without an exception.
-        how += ", most likely because ranks called layers or collectives unequally often, or with "
-        how += "other sizes, such as an expert or a head that gets no sample on some ranks"
+    if -first.exitcode == signal.SIGABRT:  # as PyTorch ends ranks on a CPU, without an exception
+        how += ", perhaps because ranks called different layers (such as experts without samples)"
     where = f"rank {rank} {how}" + (f" (its log: {log_file(logs, rank)})" if logs else "")
     return RankFailed(f"{where}\n{trace}" if trace else where)

@@ -101,12 +101,10 @@ def _sums_here(tensor: Tensor) -> Tensor:
 class TrainedParameters:
     """Rejects a backward pass after which ranks have gradients of different shards.
 
-    FSDP2 packs the gradients that a rank has and sums those of all ranks up, number by number. If a
-    layer got no sample on one rank, as an expert or a head of its own for some samples, what ranks
-    have packed are gradients of different parameters: of other sizes, which ends in an error, or of
-    equal ones, which nobody would notice.
-
-    Ranks that have trained all of their parameters communicate nothing.
+    FSDP2 packs the gradients that a rank has, and sums those of all ranks up, number by number. If
+    an expert got no sample on one rank, these are of different parameters: of other sizes, which
+    ends in an error, or of equal ones, which nobody would notice. Ranks that have trained all of
+    their parameters communicate nothing.
     """
 
     def __init__(self, task: nn.Module, strategy: str, ranks: Ranks) -> None:

@@ -76,15 +76,12 @@ def reject_optimizers(optimizers: Iterable[Optimizer]) -> None:
         if isinstance(optimizer, Rprop):
             require("strategy=fsdp with Rprop")
         parameters = (each for group in optimizer.param_groups for each in group["params"])
-        # PyTorch's optimizers update the real view of a complex parameter, which of a shard is a
-        # copy. SGD makes none.
-        if not isinstance(optimizer, SGD) and any(
-            isinstance(each, DTensor) and each.is_complex() for each in parameters
-        ):
+        # Others than SGD update the real view of a parameter, which of a shard is a copy.
+        complex_shards = [p for p in parameters if isinstance(p, DTensor) and p.is_complex()]
+        if complex_shards and not isinstance(optimizer, SGD):
             raise UserError(
-                f"strategy: {type(optimizer).__name__} cannot update shards of complex "
-                "parameters; make them nn.Parameter(torch.view_as_real(...)), with "
-                "torch.view_as_complex where they are used, or use SGD, or strategy=ddp"
+                f"strategy: {type(optimizer).__name__} cannot update shards of complex parameters; "
+                "use torch.view_as_complex of real ones, SGD, or strategy=ddp"
             )
 
 
