@@ -27,6 +27,17 @@ def test_tensorboard_has_the_curves(train: Cli) -> None:
         assert logged == pytest.approx(column(run, name))
 
 
+def test_tensorboard_has_the_test_of_a_run_that_trains_no_step(train: Cli) -> None:
+    run = train("logger=[csv,tensorboard]", "trainer.limit_train_batches=0").run
+    tags = {
+        summary.tag
+        for file in run.glob("tensorboard/*/events.out.tfevents.*")
+        for event in EventFileLoader(str(file)).Load()
+        for summary in event.summary.value
+    }
+    assert {"test/acc", "_hparams_/session_start_info"} <= tags
+
+
 @pytest.mark.parametrize("logger", ["tensorboard", "[]"])
 def test_metrics_csv_is_written_whatever_the_loggers(
     train: Cli, monkeypatch: pytest.MonkeyPatch, logger: str

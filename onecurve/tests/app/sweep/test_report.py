@@ -1,7 +1,6 @@
 """The table of a sweep, and the spreadsheet beside it, whatever its jobs have left behind."""
 
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -91,22 +90,21 @@ def test_a_job_is_called_by_its_number(
     assert [job.name for job in read_sweep(tmp_path).jobs] == numbers
 
 
-def test_seeds_become_mean_and_standard_deviation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    number = 0
-    for rate, values in {"0.1": (0.5, 0.6, 0.7), "0.2": (0.9, 0.9)}.items():
-        for seed, value in enumerate(values):
-            number += 1
-            make_job(tmp_path, number, f"optimizer.lr={rate}", f"seed={seed}", val_acc=value)
-    make_job(tmp_path, 6, "optimizer.lr=0.2", "seed=2", status="failed", error="it broke")
+def test_what_no_job_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of jobs that compare strategies in another way, and only say what they found."""
+    for number, strategy in enumerate(("ddp", "fsdp"), start=1):
+        run = make_job(tmp_path, number, f"strategy={strategy}")
+        (run / "metrics.json").write_text('{"status": "finished"}')
+        (run / "metrics.csv").unlink()
 
     write_report(tmp_path)
 
-    out = capsys.readouterr().out
-    assert re.search(r"lr=0.2 +2 of 3 +0.9 ± 0", out)
-    assert re.search(r"lr=0.1 +3 +0.6 ± 0.1", out)
-    assert "0.6 ± 0.1" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    out, page = capsys.readouterr().out, (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    head = next(line for line in out.splitlines() if "status" in line)
+    assert head.split() == ["job", "strategy", "status"]
+    assert "–" not in out
+    assert "compared with" not in out + page[page.index("<body") :]
+    assert page.count("<th>") == 3
 
 
 def test_jobs_that_have_not_begun_are_counted(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class Displays(Callback):
         if self._writer and counts is not None:
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             figure = confusion_matrix(counts, class_names(data, len(counts)))
-            self._writer.figure("confusion_matrix", figure, steps_done(trainer))
+            self._writer.show("figure", "confusion_matrix", figure, steps_done(trainer))
 
 
 def _first_images(batch: Any, count: int) -> Batch | None:
@@ -159,7 +159,7 @@ def _show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], 
     if images is None or lines is None:
         say("callbacks: images are left out: a batch must be (images (N, C, H, W), labels (N,))")
         return
-    writer.figure("images", image_grid(as_arrays(images), lines), 0)
+    writer.show("figure", "images", image_grid(as_arrays(images), lines), 0)
 
 
 def _show_histograms(writer: Any, trainer: Trainer) -> None:
@@ -173,7 +173,8 @@ def _show_histograms(writer: Any, trainer: Trainer) -> None:
     for kind, tensors in kinds.items():
         for name, tensor in strategy.iter_full_tensors(tensors):
             if writer:
-                writer.histogram(f"{kind}/{name}", tensor.float().cpu(), steps_done(trainer))
+                value = tensor.float().cpu()
+                writer.show("histogram", f"{kind}/{name}", value, steps_done(trainer))
 
 
 def _show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
@@ -195,4 +196,4 @@ def _show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
                 "(C, H, W) or a figure of matplotlib's"
             )
         if writer:
-            getattr(writer, kind)(name, value, step)
+            writer.show(kind, name, value, step)

@@ -1,13 +1,12 @@
-"""Writes displays to TensorBoard and Weights & Biases, with a method for each kind."""
+"""Writes displays to TensorBoard and Weights & Biases."""
 
+from collections.abc import Callable
 from html import escape
 from importlib import import_module
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
-from matplotlib.figure import Figure
-from torch import Tensor
 
 
 class TensorBoardWriter:
@@ -16,22 +15,11 @@ class TensorBoardWriter:
     def __init__(self, logger: Any) -> None:
         self.logger = logger
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
-        self._add("figure", name, figure, step)
-
-    def histogram(self, name: str, values: Tensor, step: int) -> None:
-        self._add("histogram", name, values, step)
-
-    def image(self, name: str, image: Tensor, step: int) -> None:
-        """One image, uint8 (C, H, W)."""
-        self._add("image", name, image, step)
-
-    def text(self, name: str, text: str, step: int = 0) -> None:
-        """A text, indented: Markdown leaves it as it is."""
-        self._add("text", name, "    " + text.replace("\n", "\n    "), step)
-
-    def _add(self, kind: str, *values: Any, **options: Any) -> None:
-        self.logger.show(lambda writer: getattr(writer, f"add_{kind}")(*values, **options))
+    def show(self, kind: str, name: str, value: Any, step: int) -> None:
+        """Write a "figure", a "histogram", an "image", which is uint8 (C, H, W), or a "text"."""
+        if kind == "text":  # indented: Markdown leaves it as it is
+            value = "    " + value.replace("\n", "\n    ")
+        self.logger.show(lambda writer: getattr(writer, f"add_{kind}")(name, value, step))
 
 
 class WandbWriter:
@@ -39,23 +27,18 @@ class WandbWriter:
 
     def __init__(self, logger: Any) -> None:
         self.logger = logger
-        self.wandb = import_module("wandb")
+        wandb: Any = import_module("wandb")
+        self.kinds: dict[str, Callable[[Any], Any]] = {
+            "figure": wandb.Image,
+            "histogram": lambda values: wandb.Histogram(values.flatten().tolist()),
+            "image": lambda image: wandb.Image(image.permute(1, 2, 0).cpu().numpy()),
+            "text": lambda text: wandb.Html(f"<pre>{escape(text)}</pre>"),
+        }
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
-        self._log(name, self.wandb.Image(figure), step)
-
-    def histogram(self, name: str, values: Tensor, step: int) -> None:
-        self._log(name, self.wandb.Histogram(values.flatten().tolist()), step)
-
-    def image(self, name: str, image: Tensor, step: int) -> None:
-        """One image, uint8 (C, H, W)."""
-        self._log(name, self.wandb.Image(image.permute(1, 2, 0).cpu().numpy()), step)
-
-    def text(self, name: str, text: str, step: int = 0) -> None:
-        self._log(name, self.wandb.Html(f"<pre>{escape(text)}</pre>"), step)
-
-    def _log(self, name: str, value: Any, step: int) -> None:
-        self.logger.experiment.log({name: value, "trainer/global_step": step})
+    def show(self, kind: str, name: str, value: Any, step: int) -> None:
+        """Write what `TensorBoardWriter.show` writes."""
+        shown = self.kinds[kind](value)
+        self.logger.experiment.log({name: shown, "trainer/global_step": step})
 
 
 WRITERS: dict[str, tuple[type[Any], type[Any]]] = {

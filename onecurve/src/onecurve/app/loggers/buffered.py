@@ -211,9 +211,10 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Write the buffered values. Lightning calls this at the end, also after a failure."""
-        self._write_hparams()
         if self._waiting:
+            # Opens TensorBoard's writer again, which the end of the fit has closed.
             self._write()
+        self._write_hparams()
         super().finalize(status)
 
     def _write(self) -> None:

@@ -78,11 +78,10 @@ def take_share(sweep_dir: Path, parallel: int) -> FileLock:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share(visible.split(","), place, parallel))
         machine.count_gpus.cache_clear()
+    # Elsewhere OMP_NUM_THREADS is the limit, by which joblib divides the cores among its processes.
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, share(cores, place, parallel))
-    else:
-        os.environ["OMP_NUM_THREADS"] = str(max(1, machine.count_cores() // parallel))
     return lock
 
 
@@ -91,10 +90,9 @@ def share(things: list[T], place: int, parallel: int) -> list[T]:
 
     A remainder stays unused; with fewer things than processes some processes share one.
     """
-    each = len(things) // parallel
-    if each == 0:
-        return [things[place % len(things)]]
-    return things[place * each : (place + 1) * each]
+    each = max(1, len(things) // parallel)
+    first = place * each % len(things)
+    return things[first : first + each]
 
 
 def _free_place(folder: Path, parallel: int) -> tuple[int, FileLock]:

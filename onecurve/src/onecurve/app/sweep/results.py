@@ -149,6 +149,10 @@ class SweepResults:
         reached = job.value if name == self.objective.name else None
         return job.numbers.get(name) if reached is None else reached
 
+    def has(self, name: str) -> bool:
+        """Whether a job has this number, or this value of the objective."""
+        return any(self.number(job, name) is not None for job in self.jobs)
+
     def cost(self, job: Job) -> float:
         """The value of the objective, such that less is better; infinite without one."""
         if job.value is None:
