@@ -41,6 +41,12 @@ def validate_launcher(config: DictConfig) -> None:
             f"-m: {ranks.starter} has started {ranks.world_size} ranks, but a sweep starts the "
             f"ranks of each job itself; run the command once, without {ranks.starter}"
         )
+    nodes = machine.node_around().nodes or 1
+    if ranks is None and nodes > 1:
+        raise UserError(
+            f"-m: PET_NNODES={nodes}: each of these nodes would run the whole sweep; use one node, "
+            "or one command per run"
+        )
     reject_several_nodes(config)
     parallel = OmegaConf.select(config, "sweep.parallel")
     if parallel != 1 and launcher_of(config.hydra) == SERIAL:
