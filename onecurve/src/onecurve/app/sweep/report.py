@@ -260,10 +260,13 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
             (max(job.numbers.get("peak_memory_mib", 0) for job in jobs) or None, ",.0f"),
         )
         rows.append([name, *(_format(*cell) for cell in cells)])
-    if all(cell == NOTHING for row in rows for cell in row[1:]):
-        return None
     heads = ["strategy", "loss difference", "in steps", "ms per step"]
     heads += [f"× {reference}", "peak memory, MiB"]
+    # The names, and what at least one strategy has.
+    columns = [one for one in zip(heads, *rows, strict=True) if set(one[1:]) != {NOTHING}]
+    if len(columns) == 1:
+        return None
+    heads, *rows = map(list, zip(*columns, strict=True))
     title = f"Strategies, compared with {reference}"
     return Table(title, heads, rows, least=len(heads), note=NOTE if needs_note else "")
 
