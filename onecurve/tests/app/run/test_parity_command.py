@@ -261,7 +261,7 @@ APART = {
     result.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
     result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
     result.SAMPLES: (Plain, noisy, "ddp"),
-    result.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
+    result.UNKNOWN: (KnowsItsStrategy, loaders, "single"),
     result.KEPT + ", logged before": (LogsItsQueue, loaders, "ddp"),
     result.KEPT + ", and drawn": (Codebook, loaders, "ddp"),
     result.KEPT + ", in a buffer that hardly differs": (HasCenter, fives, "fsdp"),

@@ -1,6 +1,7 @@
 """The table of a sweep, and the spreadsheet beside it, whatever its jobs have left behind."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -152,3 +153,21 @@ def test_half_a_job_is_reported(tmp_path: Path, damage: str, others: int) -> Non
     # A line for each job that has a value.
     complete = sum(job.finished and job.value is not None for job in jobs)
     assert len(figures(tmp_path).get("parallel", [])) == (complete if complete > 1 else 0)
+
+
+def test_seeds_become_mean_and_standard_deviation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = 0
+    for rate, values in {"0.1": (0.5, 0.6, 0.7), "0.2": (0.9, 0.9)}.items():
+        for seed, value in enumerate(values):
+            number += 1
+            make_job(tmp_path, number, f"optimizer.lr={rate}", f"seed={seed}", val_acc=value)
+    make_job(tmp_path, 6, "optimizer.lr=0.2", "seed=2", status="failed", error="it broke")
+
+    write_report(tmp_path)
+
+    out = capsys.readouterr().out
+    assert re.search(r"lr=0.2 +2 of 3 +0.9 ± 0", out)
+    assert re.search(r"lr=0.1 +3 +0.6 ± 0.1", out)
+    assert "0.6 ± 0.1" in (tmp_path / "sweep.html").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """The report of a sweep: tables in the terminal, sweep.csv, and the page sweep.html.
 
-The tables are of all jobs, and of strategies compared with `single`.
+The tables are of all jobs, of means over seeds, and of strategies compared with `single`.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -24,7 +24,7 @@ from ...errors import UserError, plain_console, stop
 from ..run.record import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
-from .results import COMPARED_STEPS, Job, SweepResults, read_sweep, short_keys, shown
+from .results import COMPARED_STEPS, Job, SweepResults, label, read_sweep, short_keys, shown
 
 PAGE = Path(__file__).with_name("page.html")
 MOST_ROWS = 50  # in the terminal
@@ -80,9 +80,9 @@ def write_report(directory: Path) -> SweepResults:
     """Write sweep.csv and sweep.html about all jobs into the directory of a sweep or a run."""
     sweep = read_sweep(directory)
     jobs = job_table(sweep)
-    strategies = compare_strategies(sweep)
+    tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
     _write_csv(sweep, directory / "sweep.csv")
-    _write_page(sweep, jobs, strategies, directory / "sweep.html")
+    _write_page(sweep, jobs, tables, directory / "sweep.html")
     console = plain_console()
     console.print(_for_terminal(jobs, console.width))
     failures = [_failure(job) for job in sweep.jobs if job.failed]
@@ -92,8 +92,8 @@ def write_report(directory: Path) -> SweepResults:
     for rows, which in ((jobs.rows, ""), (failures, " that failed or diverged")):
         if len(rows) > MOST_ROWS:
             console.print(f"and {len(rows) - MOST_ROWS} more{which} in sweep.csv")
-    if strategies:
-        console.print(_for_terminal(strategies, console.width))
+    for table in tables:
+        console.print(_for_terminal(table, console.width))
     files = [invocation().short(directory / f"sweep.{suffix}") for suffix in ("csv", "html")]
     print("Report:", ", ".join(files))
     return sweep
@@ -141,7 +141,7 @@ def _for_terminal(table: Table, width: int) -> RichTable:
     return shown_table
 
 
-def _write_page(sweep: SweepResults, jobs: Table, strategies: Table | None, path: Path) -> None:
+def _write_page(sweep: SweepResults, jobs: Table, tables: Sequence[Table], path: Path) -> None:
     """One file that opens from disk and fetches nothing."""
     charts = [
         figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)
@@ -158,7 +158,7 @@ def _write_page(sweep: SweepResults, jobs: Table, strategies: Table | None, path
         introduction=_introduction(sweep),
         jobs=_as_html(jobs),
         failures="\n".join(failures),
-        strategies=_as_html(strategies) if strategies else "",
+        tables="\n".join(map(_as_html, tables)),
         charts="\n".join(charts),
     )
     # Half a character, from a truncated file, cannot be encoded.
@@ -193,11 +193,13 @@ def job_table(sweep: SweepResults) -> Table:
     *facts, memory = (name for name in FACTS if name not in sweep.metrics)
     facts = [name for name in facts if sweep.has(name)]
     numbers = [*facts, *filter(sweep.has, [*sweep.metrics, memory])]
-    heads = ["job", *short_keys(sweep.keys).values(), "status"]
+    is_stopped = any(job.text("stopped") for job in sweep.jobs)
+    heads = ["job", *short_keys(sweep.keys).values(), "status", *["stopped by"] * is_stopped]
     rows = []
     for job in sweep.ranked:
         name = STAR + job.name if job is sweep.best else job.name
         row = [name, *(shown(job.overrides.get(key, "")) for key in sweep.keys), job.status]
+        row += [_stopped_by(job)] * is_stopped
         rows.append([*row, *(_cell(name, sweep.number(job, name)) for name in numbers)])
     counts = Counter(job.status for job in sweep.ranked).most_common()
     jobs = "1 job" if len(sweep.jobs) == 1 else f"{len(sweep.jobs)} jobs"
@@ -208,6 +210,12 @@ def job_table(sweep: SweepResults) -> Table:
         names=len(heads),
         least=len(heads) + len(facts) + (sweep.objective.name in numbers),
     )
+
+
+def _stopped_by(job: Job) -> str:
+    """What ended a job before its last epoch: "early_stopping", "max_time", "SIGTERM"."""
+    first = job.text("stopped").removeprefix("stopped by ").partition(" ")[0]
+    return first.rstrip(":").rpartition(".")[2]
 
 
 def _cell(name: str, value: float | None) -> str:
@@ -222,8 +230,42 @@ def _format(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
 
 
+def seed_means(sweep: SweepResults) -> Table | None:
+    """Mean ± standard deviation of each configuration over its seeds, best mean first.
+
+    Only jobs that finished count. None unless a configuration has several seeds.
+    """
+    keys = [key for key in sweep.keys if key != "seed"]
+    groups: dict[tuple[str, ...], list[Job]] = {}
+    for job in sweep.jobs:
+        groups.setdefault(_values(job, keys), []).append(job)
+    if "seed" not in sweep.keys or len(groups) == len(sweep.jobs):
+        return None
+
+    def mean_cost(jobs: list[Job]) -> float:
+        costs = [sweep.cost(job) for job in jobs if job.complete]
+        return statistics.fmean(costs) if costs else math.inf
+
+    rows = []
+    for jobs in sorted(groups.values(), key=mean_cost):
+        finished = [job for job in jobs if job.finished]
+        count = str(len(jobs)) if finished == jobs else f"{len(finished)} of {len(jobs)}"
+        means = [_mean(sweep.number(job, name) for job in finished) for name in sweep.metrics]
+        rows.append([label(jobs[0].overrides, keys) or "all jobs", count, *means])
+    title, heads = "Mean ± standard deviation over seeds", ["configuration", "n", *sweep.metrics]
+    return Table(title, heads, rows, least=3)
+
+
 def _values(job: Job, keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(job.overrides.get(key, "") for key in keys)
+
+
+def _mean(numbers: Iterable[float | None]) -> str:
+    values = [value for value in numbers if value is not None and math.isfinite(value)]
+    if not values:
+        return NOTHING
+    mean = f"{statistics.fmean(values):.4g}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2g}"
 
 
 def compare_strategies(sweep: SweepResults) -> Table | None:
