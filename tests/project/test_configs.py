@@ -9,7 +9,7 @@ import yaml
 from conftest import CONFIGS, TWO_STEPS
 from jsonschema import Draft7Validator
 
-from onecurve.app.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
+from onecurve.app.command.schemas import ConfigFile, config_files, schema_name, schemas
 from onecurve.testing.runs import Cli
 
 # Further overrides that a choice needs, also in small_data.py; all others are tried with the
@@ -54,6 +54,12 @@ def test_every_choice_trains_two_steps(cli: Cli, tmp_path: Path, file: str) -> N
 def test_every_file_says_what_it_does(file: Path) -> None:
     lines = (CONFIGS / f"{file}.yaml").read_text().splitlines()
     assert lines[lines[0].startswith("# @package")].startswith("# ")
+
+
+def line_of(file: ConfigFile) -> str:
+    """The line by which an editor finds the schema of a file."""
+    up = "../" * (file.group.count("/") + 2 if file.group else 1)
+    return f"# yaml-language-server: $schema={up}.schemas/{schema_name(file)}.json"
 
 
 @pytest.mark.parametrize("file", config_files(CONFIGS), ids=lambda file: file.path.stem)

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -259,16 +260,12 @@ def runs_as(each: Estimate) -> str:
 
 
 def _reasons(others: dict[Sizes, str]) -> list[str]:
-    """A line for each reason, with the number of meshes and an example."""
-    grouped: dict[str, list[Sizes]] = {}
-    for sizes, reason in others.items():
-        grouped.setdefault(reason.partition(": needs")[0], []).append(sizes)
+    """A line for each reason, the most frequent first, with an example."""
+    kinds = Counter(reason.partition(": needs")[0] for reason in others.values())
     lines = []
-    for reason, group in sorted(grouped.items(), key=lambda item: -len(item[1])):
-        example = group[0]
-        detail = others[example].removeprefix(reason).removeprefix(": ")
-        about = f"{detail} with {example.words()}" if detail else f"such as {example.words()}"
-        lines.append(f"do not fit ({len(group)}): {reason} ({about})")
+    for kind, count in kinds.most_common():
+        sizes, reason = next(item for item in others.items() if item[1].startswith(kind))
+        lines.append(f"do not fit ({count}): {reason} (such as {sizes.words()})")
     return lines
 
 

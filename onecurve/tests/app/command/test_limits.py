@@ -1,6 +1,7 @@
 """Models of a project's own classes: arguments, bounds, and combinations that are rejected."""
 
 import inspect
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,6 +9,7 @@ import pytest
 from conftest import Refused
 from hydra.utils import get_object
 from pydantic import AfterValidator, Field, create_model
+from test_described_once import CONFIGURED
 
 from onecurve import Config, UserError
 from onecurve.app.config import validate
@@ -149,7 +151,17 @@ def test_a_subclass_with_other_arguments_does_not_inherit_the_model(noise: str) 
     assert validated("callbacks.noise", node) == node
 
 
-@pytest.mark.parametrize("name", sorted({*validate.TARGETS.values(), *validate.GROUPS.values()}))
+OPTIONS = [
+    f"{room}.options.{name}"
+    for room in validate.ROOMS
+    for name in vars(import_module(f"onecurve.{room}.options"))
+    if name.endswith("Options")
+]
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*validate.TARGETS.values(), *validate.GROUPS.values(), *OPTIONS})
+)
 def test_every_key_of_the_library_is_described(name: str) -> None:
     model = validate._model(name)
     assert model.__doc__
@@ -157,7 +169,7 @@ def test_every_key_of_the_library_is_described(name: str) -> None:
 
 
 def test_every_class_in_the_tables_exists_and_takes_the_keys_of_its_model() -> None:
-    for target in validate.TARGETS:
+    for target in (*validate.TARGETS, *(f"onecurve.{name}" for name in CONFIGURED)):
         model = of_target(target)
         assert model is not None
         names = {field.alias or key for key, field in model.model_fields.items()}

@@ -15,7 +15,6 @@ from test_limits import VALUES, model_with
 from onecurve.app.command.schemas import (
     GROUPS,
     ConfigFile,
-    line_of,
     of_model,
     of_project,
     schema_name,
@@ -24,6 +23,12 @@ from onecurve.app.command.schemas import (
 
 FILES = of_project(ROOT / "configs")
 SCHEMAS = schemas(ROOT / "configs")
+
+
+def line_of(file: ConfigFile) -> str:
+    """The line by which an editor finds the schema of a file."""
+    up = "../" * (file.group.count("/") + 2 if file.group else 1)
+    return f"# yaml-language-server: $schema={up}.schemas/{schema_name(file)}.json"
 
 
 def faults(name: str, content: Any) -> list[str]:

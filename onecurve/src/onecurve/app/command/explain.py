@@ -215,6 +215,16 @@ def _unknown_key(key: str, chosen: Chosen) -> str:
     return line
 
 
+def _not_a_choice(_: str, chosen: Chosen) -> str | None:
+    for word in chosen.overrides:
+        group, typed = key_of(word), parsed(word)
+        if typed and isinstance(typed.value(), bool | int | float | None) and choices(group):
+            options = choices(group)
+            example = f"'{group}=[]'" if group in chosen.lists else f"{group}={options[0]}"
+            return f"{word}: must be one of {', '.join(options)}, such as {example}"
+    return None
+
+
 def _several_values(word: str, _: Chosen) -> str:
     return f"{word}: several values are a sweep; add -m, or give one value"
 
@@ -226,6 +236,7 @@ EXPLAINED = {
     r"Could not delete '([\w/]+)|deletion value must be .*key_or_group='([\w/]+)'": chosen_once,
     r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist": _unknown_key,
     r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'": _several_values,
+    r"group override must be a string or a list. Got (\w+)": _not_a_choice,
 }
 
 

@@ -85,12 +85,6 @@ def schema_name(file: ConfigFile) -> str:
     return GLOBAL if file.is_global else file.group.replace("/", ".")
 
 
-def line_of(file: ConfigFile) -> str:
-    """The line by which an editor finds the schema of a file."""
-    up = "../" * (file.group.count("/") + 2 if file.group else 1)
-    return f"# yaml-language-server: $schema={up}{FOLDER}/{schema_name(file)}.json"
-
-
 def schemas(configs: Path) -> dict[str, Schema]:
     """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
     contents: dict[str, list[dict[str, Any]]] = {}

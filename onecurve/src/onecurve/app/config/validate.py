@@ -7,6 +7,7 @@ validated by its constructor when it is built: nothing is imported here.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
@@ -20,26 +21,9 @@ from ...errors import UserError
 from ..composed_run import ComposedRun
 from ..run.interpolation import dotted, resolved
 
-# Classes of this library, whose constructors are described by a model: that of `katib.KatibMetrics`
-# in the room `callbacks` is `KatibMetricsOptions` in `callbacks/options.py`.
-CONFIGURED = (
-    "averaging.ema.ExponentialMovingAverage",
-    "averaging.swa.StochasticWeightAveraging",
-    "callbacks.early_stopping.EarlyStopping",
-    "callbacks.katib.KatibMetrics",
-    "callbacks.lr_finder.LearningRateRangeTest",
-    "callbacks.model_summary.LayerTable",
-    "callbacks.nan_guard.NanGuard",
-    "callbacks.throughput.Throughput",
-    "checkpoint.callback.BestAndLast",
-    "strategies.ddp.DDP",
-    "strategies.dp.DP",
-    "strategies.fsdp.strategy.FSDP",
-    "strategies.mesh.strategy.Mesh",
-    "strategies.pipeline.strategy.Pipeline",
-    "strategies.single.Single",
-    "strategies.tensor.strategy.Tensor",
-)
+# Rooms whose `options.py` has the models of their classes: that of `callbacks.katib.KatibMetrics`
+# is `KatibMetricsOptions` in `callbacks/options.py`.
+ROOMS = ("averaging", "callbacks", "checkpoint", "strategies")
 # Models of other classes and of functions. A module of models is imported when one is needed.
 TARGETS = {
     **{
@@ -67,9 +51,6 @@ TARGETS = {
     "onecurve.optim.schedulers.plateau": "app.config.optim.Plateau",
     "onecurve.optim.schedulers.step": "app.config.optim.Step",
     "onecurve.strategies.mesh.strategy.mesh": "strategies.options.MeshOptions",
-} | {
-    f"onecurve.{name}": f"{name.partition('.')[0]}.options.{name.rpartition('.')[2]}Options"
-    for name in CONFIGURED
 }
 # Models of groups without a class, by key.
 GROUPS = {
@@ -105,9 +86,15 @@ def of_target(target: str) -> type[Config] | None:
     """The model of a class or a function of the library's table; None for another."""
     public = target.removeprefix("onecurve.")
     target = f"onecurve.{HOMES[public]}.{public}" if public in HOMES else target
-    if target not in TARGETS:
+    described = TARGETS.get(target)
+    library, _, inside = target.partition(".")
+    room, name = inside.partition(".")[0], f"{inside.rpartition('.')[2]}Options"
+    if library == "onecurve" and room in ROOMS and not described:
+        options = import_module(f"onecurve.{room}.options")
+        described = f"{room}.options.{name}" if hasattr(options, name) else None
+    if described is None:
         return None
-    model = _model(TARGETS[target])
+    model = _model(described)
     if not target.startswith("onecurve.strategies."):
         return model
     # What its file says about it beside its arguments.
@@ -240,7 +227,7 @@ def _no_target(key: str, target: Any) -> str | None:
         )
     top = target.partition(".")[0]
     with suppress(ImportError, ValueError):
-        if "${" in target or target in TARGETS or find_spec(top) is not None:
+        if "${" in target or find_spec(top) is not None:
             return None
     return f"{key}={target}: the package {top} is not installed; install it, or name another class"
 
