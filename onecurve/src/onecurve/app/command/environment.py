@@ -1,7 +1,8 @@
-"""What a command looks at before it composes a configuration: .env, and the Python."""
+"""What a command looks at before it composes a configuration: streams, .env, and the Python."""
 
 import os
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,24 @@ ENV_LINE = re.compile(
         (?: '([^']*)' | "([^"]*)" | ([^\s'"\#].*?|) ) (?:\s+\#.*)?""",
     re.VERBOSE | re.ASCII,
 )
+
+
+def open_closed_streams() -> None:
+    """Lead standard streams that were closed (`2>&-`) nowhere.
+
+    The next file would else take their place, and be written into.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115
 
 
 def read_env_file(project: Path) -> None:

@@ -81,6 +81,7 @@ def run(work: str, configs: Path, config_name: str) -> None:
     from .resolvers import register_resolvers
 
     end = QuickExit()
+    environment.open_closed_streams()
     register_resolvers()
     print_lines_at_once()
     project = configs.resolve().parent
