@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..compat.of_torch import BatchNorm, version_of
+from ..compat.of_torch import BatchNorm, local_shard, version_of
 from ..errors import UserError, say, some_of
 from .mesh.ranks import Ranks
 
@@ -146,4 +146,4 @@ def _is_new(gradient: Tensor | None, before: tuple[Tensor, int] | None) -> bool:
 
 
 def _changes(gradient: Tensor) -> int:
-    return version_of(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
+    return version_of(local_shard(gradient))
