@@ -174,15 +174,16 @@ class ImageDataModule(LightningDataModule):
         images = [read_image(file, self.channels, self.image_size, self.resize) for file in files]
         return torch.stack(images), torch.zeros(len(files), dtype=torch.int64)
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Turn a batch into the network's input, on the device that it is already on."""
+        if isinstance(batch, Tensor):  # Lightning's summary: the task's `example_input_array`
+            return batch
         images, labels = batch
         if (trainer := self.trainer) is None:
             return self.normalize(images), labels
         inputs = self.normalize(images, self.augment if trainer.training else ())
         # Lightning converts a batch to the precision of the run before this hook, as uint8.
-        converted: Batch = trainer.precision_plugin.convert_input((inputs, labels))
-        return converted
+        return trainer.precision_plugin.convert_input((inputs, labels))
 
     def normalize(
         self, images: Tensor, augment: Sequence[Callable[[Tensor], Tensor]] = ()
