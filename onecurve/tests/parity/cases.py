@@ -458,7 +458,7 @@ OF_OTHERS = {
     "weight_norm and pruned weights": other(others.ComputesItsWeights),
     "a network that returns a distribution": other(others.OfADistribution, **NO_LINEAR, **STAGED),
     "blocks of attention and feed-forward network": network(
-        others.blocks, settings={"tensor": {"sequence": True}}, under=("tensor", "pipeline")
+        others.blocks, under=("tensor", "pipeline")
     ),
     "an attention whose projection is stacked": network(
         others.Stacked, tensor=differs(result.PLAN), **STAGED
@@ -664,25 +664,24 @@ OF_OTHERS = {
 }
 
 
-# Its layers, their options, and whether it is sharded along the sequence as well.
-OF_TENSOR: dict[str, tuple[str, dict[str, Any], bool]] = {
-    "a GPT": ("gpt", {}, False),
-    "a GPT of tied weights, along the sequence": ("gpt", {"tied": True}, True),
-    "torchvision's VisionTransformer, along the sequence": ("vit", {}, True),
-    "nn.TransformerEncoder, along the sequence": ("encoder", {}, True),
-    "layers that are known by their classes": ("named", {}, False),
-    "fused projections, along the sequence": ("fused", {}, True),
-    "activations in place": ("mlp", {"inplace": True}, False),
+# Its layers, and their options.
+OF_TENSOR: dict[str, tuple[str, dict[str, Any]]] = {
+    "a GPT": ("gpt", {}),
+    "a GPT of tied weights": ("gpt", {"tied": True}),
+    "torchvision's VisionTransformer": ("vit", {}),
+    "nn.TransformerEncoder": ("encoder", {}),
+    "layers that are known by their classes": ("named", {}),
+    "fused projections": ("fused", {}),
+    "activations in place": ("mlp", {"inplace": True}),
 }
 OF_OTHERS |= {
     row: Case(
         partial(sharded_networks.task_of, name, **options),
         partial(sharded_networks.batches, name),
         None,
-        settings={key: {"sequence": True} for key in ("tensor", "shard x tensor") if sequence},
         under=("tensor", "shard x tensor"),
     )
-    for row, (name, options, sequence) in OF_TENSOR.items()
+    for row, (name, options) in OF_TENSOR.items()
 }
 
 

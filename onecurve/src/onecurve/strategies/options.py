@@ -159,9 +159,6 @@ class LayerOptions(RankOptions):
     plan: str | Mapping[str, str] = Field(
         default="auto", description="Styles by globs of module names."
     )
-    sequence: bool = Field(
-        default=False, description="Shard along the sequence between sharded layers."
-    )
 
 
 class StageOptions(RankOptions):
