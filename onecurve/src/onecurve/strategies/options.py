@@ -129,8 +129,8 @@ class DDPOptions(RankOptions, extra="allow"):
 class UnitOptions(RankOptions):
     """Arguments of strategies that gather what is sharded."""
 
-    wrap: Literal["layer", "min_params"] | list[str] = Field(
-        default="layer", description="What is gathered at once: layer, min_params, or class names."
+    wrap: Literal["layer"] | list[str] = Field(
+        default="layer", description="What is gathered at once: layer, or class names."
     )
     forward_methods: list[str] = Field(
         default=[], description="Methods beside forward that use a module's parameters: [encode]."
@@ -140,9 +140,6 @@ class UnitOptions(RankOptions):
 class ShardOptions(UnitOptions):
     """Arguments of strategies that shard parameters by FSDP2."""
 
-    min_params: int = Field(
-        default=1000000, ge=1, description="For wrap=min_params: the size of a unit."
-    )
     reshard_after_forward: Literal["auto"] | bool = Field(
         default="auto",
         description="Free gathered parameters between forward and backward pass; auto keeps those "

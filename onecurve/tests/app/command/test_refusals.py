@@ -228,7 +228,7 @@ OURS = {
     "test=null": "test=null … true or false",
     "model._target_=small.modles.lenet": "no modles in small; did you mean small.models.lenet?",
     "strategy=ddp +strategy.find_unused_parameter=true": "mean strategy.find_unused_parameters?",
-    "strategy=fsdp strategy.wrap=Linear": "must be layer or min_params or a list … wrap=la",
+    "strategy=fsdp strategy.wrap=Linear": "must be layer or a list … wrap=la",
     "strategy=ddp launch.debug_rank=2": "has the ranks 0 to 1 … such as launch.debug_rank=0",
     "strategy=ddp strategy.activation_checkpointing=some": "activation_checkpointing=some: ",
     "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
