@@ -448,9 +448,7 @@ OF_OTHERS = {
         others.LogsErrors, **cells(SHARES, differs(result.LOGGED))
     ),
     "the same with dist_sync_on_step=True": other(partial(others.LogsErrors, syncs=True)),
-    "metrics outside of modules, of an epoch, of a window": other(
-        others.Counts, **cells(SHARES, announced("running of a step is that of the first"))
-    ),
+    "metrics outside of modules, of an epoch, of a window": other(others.Counts),
     "noise that is drawn in a step": other(others.AddsNoise, **cells((*SHARES, "pipeline"), DRAWS)),
     "a GRU that begins with a state of its own": other(
         others.Recurrent, **NO_LINEAR, pipeline=LAYERS_OF_ONE

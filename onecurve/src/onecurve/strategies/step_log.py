@@ -8,8 +8,8 @@ mix up values. So at the end of a step the ranks first compare the names in one 
 average.
 
 A torchmetrics metric that a step calls and logs has the value of this rank's share in that step, as
-in Lightning; a line says so. Values of an epoch are synchronised by torchmetrics itself, over the
-ranks that see different samples (`syncing_over`).
+in Lightning. Values of an epoch are synchronised by torchmetrics itself, over the ranks that see
+different samples (`syncing_over`).
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -31,8 +30,8 @@ from ..batch.epoch_sums import NEUTRAL
 from ..compat.of_lightning import callbacks_of, ends_batch
 from ..compat.of_torch import reductions_of, state_kept
 from ..compat.patches import replaced
-from ..errors import UserError, say, some_of
-from .mesh.ranks import Ranks, gather_objects
+from ..errors import UserError
+from .mesh.ranks import Ranks, are_alike, gather_objects
 
 if TYPE_CHECKING:
     from .step import StepContext
@@ -72,7 +71,6 @@ class StepLog:
         self._context: StepContext | None = None
         # What the step under way has logged; None outside of steps.
         self._collected: list[Logged] | None = None
-        self._reported_metrics = False
         self._changes = ExitStack()
 
     def install(self, task: LightningModule) -> None:
@@ -102,8 +100,7 @@ class StepLog:
         if self._compares:
             # Values that only rank 0 logs are not averaged.
             compared = [each for each in collected if not each.options.get("rank_zero_only")]
-            self.compare([each.name for each in compared], context.name)
-            self._report_metrics(collected, context.name)
+            self._compare([each.name for each in compared], context.name)
         for each in collected:
             self._write(each, context)
 
@@ -142,29 +139,9 @@ class StepLog:
             )
         self._log(name, value, **options)
 
-    def _report_metrics(self, collected: list[Logged], step: str) -> None:
-        """Print once which metrics show a rank's own samples in a step."""
-        names = []
-        for name, value, options in collected:
-            on_step = options.get("on_step")
-            is_by_step = step == "training_step" if on_step is None else on_step  # as in Lightning
-            if isinstance(value, Metric) and is_by_step and not value.dist_sync_on_step:
-                names.append(name)
-        if names and not self._reported_metrics and self._task.trainer.is_global_zero:
-            self._reported_metrics = True
-            strategy: Any = self._task.trainer.strategy
-            say(
-                f"strategy={strategy.name}: {some_of(names)} of a step is that of the first rank's "
-                "samples, and of an epoch that of all; make the metric with dist_sync_on_step=True "
-                "for that of the global batch in each step, too"
-            )
-
-    def compare(self, names: list[str], step: str) -> None:
+    def _compare(self, names: list[str], step: str) -> None:
         """Reject names that only some ranks have logged."""
-        number = crc32("\n".join(names).encode())
-        extremes = torch.tensor([number, -number])
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self._group)
-        if extremes[0] == -extremes[1]:
+        if are_alike(names, self._group):
             return
         of_ranks = gather_objects(names, self._group)
         everywhere = set.intersection(*map(set, of_ranks))

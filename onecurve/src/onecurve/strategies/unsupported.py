@@ -26,6 +26,7 @@ from .mesh.sizes import Sizes
 
 UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
 TIMEOUT, CLOSED = "Timed out", "by peer"
+IN_PLACE = "is a view and is being modified inplace"
 PARTS = "each rank holds a part of {task}: call it as often on all ranks, or use strategy=ddp"
 WORDS = {
     "parameters that were not used": "the step before used only some of the parameters; " + UNUSED,
@@ -34,9 +35,9 @@ WORDS = {
     "DataLoader, another batch size, or trainer.sync_batchnorm=true",
     "SyncBatchNorm": "PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and "
     "trainer.sync_batchnorm=true",
-    "is a view and is being modified inplace": "{task} changes in place{at} what a sharded module "
-    "was given or has returned; write x = x + y instead of x += y, make a unit of the modules that "
-    "call it, by strategy.wrap=[...], or use strategy=ddp",
+    IN_PLACE: "{task} changes in place{at} what a sharded module was given or has returned; write "
+    "x = x + y instead of x += y, make a unit of the modules that call it, by strategy.wrap=[...], "
+    "or use strategy=ddp",
     "object layout differs": "a class has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot change it; make nn.Module the first base, or use strategy=ddp ({said})",
     TIMEOUT: "rank {rank} has waited strategy.timeout_seconds for another rank{at}; " + PARTS,
@@ -130,7 +131,7 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
 def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
     """Explain an error of PyTorch in one line; None for any other error."""
     words = next((words for words in WORDS if words in str(error)), "")
-    line = WORDS.get(words)
+    line = WORDS.get(words) if words != IN_PLACE or is_sharded(module) else None
     if line is None and is_sharded(module) and _is_of_shards(error):
         line = SHARDED
     if line is None or (words in (TIMEOUT, CLOSED) and not _calls_the_network(error)):

@@ -304,9 +304,6 @@ UNFOLLOWED = {
 OURS |= {
     f"strategy=pipeline {typed}": said
     for typed, said in {
-        "strategy.microbatches=1": "strategy.microbatches=1 … use strategy.microbatches=2",
-        "strategy.microbatches=5 strategy.schedule=interleaved_1f1b": "use strategy.microbatches=6",
-        "data.batch_size=2": "strategy.microbatches=4 … use strategy.microbatches=2",
         "strategy.replicas=3": "strategy.replicas=3 … must divide the number of ranks, 2",
         "strategy.schedule=1f2b": "strategy.schedule=1f2b … such as strategy.schedule=1f1b",
         "strategy.balance=even": "strategy.balance=even … such as 'strategy.balance=",
@@ -334,7 +331,6 @@ OURS |= {
         ),
         "strategy.tensor=0": "strategy.tensor=0 … a whole number from 1",
         "strategy.shard=2 data.batch_size=1": "data.batch_size=1 … 2 ranks",
-        "strategy.pipeline=2 strategy.microbatches=99": "strategy.microbatches=99 … 32 samples",
         f"strategy.pipeline=2 trainer.devices=4 strategy.schedule={ZBV} "
         "strategy.reshard_after_forward=true": (
             "strategy.reshard_after_forward=true … "

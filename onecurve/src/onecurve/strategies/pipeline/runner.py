@@ -24,11 +24,9 @@ from torch import Tensor
 
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
-from ..collectives import with_hook
 from ..context_parallel import gather_outputs, shard_sequences, working_on
 from ..layout import changed
 from ..prepare import Prepared
-from ..returned import reject_without_gradient
 from ..step import StepContext
 from ..weight import weight_of
 from .fill_drain import through_stages
@@ -169,9 +167,7 @@ class Runner:
                 )
             if not needs_gradient:
                 outputs, self._losses = self._train(inputs)
-                # Later steps are compared by value alone.
-                first = self.loss_check.is_first
-                return tuple(map(_with_gradient, outputs)) if first else outputs
+                return outputs
         if trains and self.by_schedule:
             what = "needs a gradient" if needs_gradient else "is not certainly the batch"
             self._say(f"what enters the network {what}")
@@ -285,18 +281,6 @@ class Runner:
         return loss
 
 
-def _with_gradient(output: Tensor) -> Tensor:
-    """The same tensor, but a loss that is computed of it requires a gradient, unless detached."""
-    if not output.is_floating_point():
-        return output
-
-    def ran(_: Tensor) -> None:
-        raise RuntimeError("the output of a schedule does not require grad")  # see `explained`
-
-    # Cloned, because a step may change it in place.
-    return with_hook(output.requires_grad_().clone(), ran)
-
-
 def _declares_loss(task: LightningModule) -> bool:
     """Whether a task has a method ``loss(outputs, targets)``; a module or a function is no promise.
 
@@ -322,8 +306,6 @@ class LossCheck:
     module: LightningModule
     mixed: bool
     """Whether autocast computes in 16 bits."""
-    is_first: bool = True
-    """Whether no step was compared yet. In the first one a loss without a gradient is rejected."""
     _latest: tuple[Tensor, torch.dtype, int] | None = None
     _arrived: Any = None
     """The event by which the numbers of the latest step are on the CPU, if they were on a GPU."""
@@ -333,12 +315,9 @@ class LossCheck:
 
         The difference is relative to the mean of absolute values: losses of both signs cancel out.
         """
-        if self.is_first:
-            reject_without_gradient(self.module, returned)
-        elif returned.requires_grad:
+        if returned.requires_grad:  # the outputs of a schedule do not
             raise self._another("depends on parameters beside its network")
         self.read()
-        self.is_first = False
         numbers = torch.stack([returned.detach().double().reshape(()), *losses])
         step = self.module.trainer.global_step
         self._latest = numbers.to("cpu", non_blocking=True), returned.dtype, step
