@@ -25,7 +25,6 @@ from onecurve.torch_versions import too_old
 
 VALIDATION = data.validation
 SHARDED = "does with sharded weights or gradients what PyTorch cannot"
-IN_CONTEXT = "in `with self.trainer.strategy.full_parameters(self):`"
 SLOW = {"timeout_seconds": 30}
 PIPELINE = {"microbatches": 2, **SLOW}
 # How a strategy is made, and its devices.
@@ -155,9 +154,6 @@ OF_DATA = {
     "two training loaders whose batches ranks cannot share evenly": case(
         tasks.TwoLoaders, data.two_uneven, **cells(SHARES, SUMMED_UP), **BY_GPIPE
     ),
-    "two training loaders, until the longer ends": case(
-        tasks.TwoLoaders, partial(data.two_as, "max_size"), **BY_GPIPE
-    ),
     "a stream and a loader": case(tasks.TwoLoaders, data.with_a_stream, **BY_GPIPE),
     "several validation loaders, with a metric each": case(tasks.Measured, validation=data.several),
     "a stream of samples": case(data=data.stream, validation=data.stream, under=EVERYWHERE),
@@ -176,28 +172,18 @@ OF_DATA = {
     "two validation loaders at once": case(
         tasks.LogsItsWayOfTwo, validation=data.two_at_once, **cells(SHARES, SUMMED_UP)
     ),
-    "validation of no DataLoader": case(
-        tasks.LogsItsWay, validation=partial(data.NoLoader, 9, 1, 11), **cells(SHARES, ALL_OF_IT)
-    ),
 }
 OF_STEPS = {
     "accumulation, logged by epoch": case(
         tasks.LogsEpochs, partial(data.plain, 7), trainer=ACCUMULATED, under=EVERYWHERE
     ),
-    "accumulation, logged by step": case(
-        data=partial(data.plain, 7),
-        trainer=ACCUMULATED,
-        **cells(ALWAYS, differs(result.ACCUMULATED)),
-    ),
+    "accumulation, logged by step": case(data=partial(data.plain, 7), trainer=ACCUMULATED),
     "a schedule of accumulation": case(
         tasks.LogsEpochs,
         partial(data.plain, 7),
         trainer={"callbacks": [GradientAccumulationScheduler({0: 1, 1: 3})]},
     ),
     "clipping by norm": case(trainer={"gradient_clip_val": 0.1}, under=EVERYWHERE),
-    "clipping by value": case(
-        trainer={"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}
-    ),
     "metrics, sums and extremes, logged while training": case(tasks.MetricInTraining),
     "what hooks of a task and of callbacks log": case(
         tasks.LogsInHooks, trainer={"callbacks": [tasks.LogsToo()]}
@@ -215,8 +201,6 @@ OF_STEPS = {
         tasks.ManyOptimizers,
         pipeline=rejected("calls one without what the one before has returned"),
     ),
-    "AdamW(fused=True)": case(partial(tasks.Optimized, "AdamW")),
-    "Adafactor": case(partial(tasks.Optimized, "Adafactor"), **ONE_OPTIMIZER),
     "LBFGS": case(
         partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
         **ONE_OPTIMIZER,
@@ -225,7 +209,6 @@ OF_STEPS = {
     "a sum over samples": case(
         tasks.Summed, **cells(SHARES, differs(result.SUM)), pipeline=OTHER_LOSS
     ),
-    "a mean by class weights": case(tasks.ClassWeighted, **NO_MEAN, pipeline=OTHER_LOSS),
     "a mean by class weights, said by `weight`": case(
         tasks.ClassWeightedSaid, data.dictionaries, trainer={"limit_val_batches": 0}
     ),
@@ -248,9 +231,6 @@ OF_STEPS = {
     "a layer that no step uses": case(tasks.Unused, ddp=SOME_PARAMETERS, pipeline=ANOTHER_WAY),
     "a value that is logged for some batches": case(
         tasks.LogsSometimes, data.validation, **ON_SOME
-    ),
-    "a value that is logged for some batches of validation": case(
-        tasks.ValidatesSometimes, **ON_SOME
     ),
     "positions before samples": case(
         tasks.TimeMajor,
@@ -409,11 +389,6 @@ OF_OTHERS = {
     "two networks by turns, an optimizer each": other(
         others.CriticFirst, under=(*OTHERS, "shard x tensor")
     ),
-    "a list that is made in on_train_epoch_start": other(
-        others.LateList,
-        **cells(("single", "ddp"), differs(result.LATE_PARTS)),
-        under=("single", "ddp"),
-    ),
     "a teacher that is made in on_fit_start": other(
         others.LateTeacher,
         **cells(("single", "ddp"), differs(result.LATE_PARTS)),
@@ -569,13 +544,11 @@ OF_OTHERS = {
     ),
     "hooks of parameters": other(others.ClampsByHooks, ddp=GRADIENTS, fsdp=HOOKS, tensor=HOOKS),
     "weights that are drawn once training begins": other(others.Drawn, **OF_ANOTHER),
-    "the same in `full_parameters`": other(others.DrawnFull),
     "noise that is added to gradients": other(others.Noise, **OF_ANOTHER),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
     "gradients that are assigned, and norms as numbers": other(
         others.ByNumbers, ddp=GRADIENTS, **OF_ANOTHER
     ),
-    "SGD(fused=True)": other(others.Fused, **SHARDED_TASK),
     "a network that is called after its slopes": other(others.OwnSlopes, **TWICE),
     "an optimizer of one's own, with a state before its first step, and a schedule": other(
         others.Own, **OWN_OPTIMIZER
@@ -638,12 +611,6 @@ OF_OTHERS = {
     "a network that one rank calls alone": other(
         others.CallsAlone,
         fsdp=rejected("for another rank in on_train_epoch_end (others.py:"),
-        settings=OF_ONE_RANK,
-        under=("fsdp",),
-    ),
-    "a network that ranks call unequally often": other(
-        others.CallsSometimes,
-        fsdp=rejected("a part of CallsSometimes: call it as often on all"),
         settings=OF_ONE_RANK,
         under=("fsdp",),
     ),
@@ -783,12 +750,10 @@ OF_STAGES = {
     "code between modules that branches on values": between(stages.branches),
     "code between modules that depends on the mode": between(stages.by_mode),
     "code between modules that uses a parameter": between(stages.with_a_token),
-    "clipping by a hook of the task": staged(stages.Clips, under=OTHERS),
     "the norm of gradients, numbers of all samples": staged(
         stages.AsksTheStrategy, under=(*OTHERS, *MESHES)
     ),
     "gradients that are clamped one by one": staged(stages.ChangesEach),
-    "the same, manual optimization": staged(stages.ChangesByHand),
     "gradients that are scaled by their norm by hand": staged(
         stages.ScalesByHand,
         rejected("what passes between them, or their parameters or gradients, in another way"),

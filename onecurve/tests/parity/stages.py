@@ -500,11 +500,6 @@ def with_a_token(task: Any, hidden: Tensor) -> Tensor:
 # Hooks and optimizers.
 
 
-class Clips(Small):
-    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        self.clip_gradients(optimizer, 0.1 if self.current_epoch else 0.2, "norm")
-
-
 class AsksTheStrategy(Small):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         sums = self.all_gather({"all": batch[1].sum()})["all"]
@@ -523,12 +518,6 @@ def clamped(task: Any) -> None:
 
 class ChangesEach(Small):
     def on_after_backward(self) -> None:
-        clamped(self)
-
-
-class ChangesByHand(OptimizesByHand):
-    def backward_passes(self, batch: Any) -> None:
-        super().backward_passes(batch)
         clamped(self)
 
 

@@ -214,10 +214,6 @@ class CallbackAPI(Strategy):
         with self.precision_plugin.forward_context():
             self._holds_state.forward(self._connected_module, inputs)
 
-    def gather_from_stages(self, value: Any) -> list[Any]:
-        """Gather a value from the ranks that hold parts of one network, in the order of layers."""
-        return [value] if self.parts_group is None else gather_objects(value, self.parts_group)
-
     def gather_from_ranks(self, value: Any) -> list[Any]:
         """Gather a value from every rank."""
         return gather_objects(value, None)

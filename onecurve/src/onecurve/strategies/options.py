@@ -153,7 +153,7 @@ class ShardOptions(UnitOptions):
 class LayerOptions(RankOptions):
     """Arguments of strategies that shard layers."""
 
-    plan: str | Mapping[str, str] = Field(
+    plan: Literal["auto"] | Mapping[str, str] = Field(
         default="auto", description="Styles by globs of module names."
     )
 
@@ -168,7 +168,7 @@ class StageOptions(RankOptions):
     stages_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto", description="Stages per rank; auto takes the schedule's usual number."
     )
-    balance: str | list[int] = Field(
+    balance: Literal["auto"] | list[int] = Field(
         default="auto", description="Layers of each stage, such as [7,7]."
     )
 
@@ -200,11 +200,6 @@ class StageOptions(RankOptions):
                     f"compile={run.get('compile')}: {key}.schedule={schedule} splits the backward "
                     f"pass, but compiled layers cannot; use compile=none, or {instead}"
                 )
-        if isinstance(self.balance, str) and self.balance != "auto":
-            yield (
-                f"{key}.balance={self.balance}: must be auto, or a list with the number of layers "
-                f"of each stage, such as '{key}.balance=[7,7]'"
-            )
 
 
 class ReplicaOptions(RankOptions):

@@ -50,34 +50,21 @@ class Logged(NamedTuple):
 
 
 class StepLog:
-    """Redirects `log` of a task and of callbacks, which `log_dict` calls for each value.
+    """Redirects `log` of a task and of callbacks, which `log_dict` calls for each value."""
 
-    Attributes:
-        names: The names that the last step has logged.
-        is_installed: Whether `log` is redirected.
-    """
-
-    def __init__(self, ranks: Ranks | None) -> None:
-        self.names: list[str] = []
-        self._ranks = ranks
-        self._size = 1 if ranks is None else ranks.sizes.data_parallel
-        self._compares = self._size > 1
-        self._group = None if ranks is None else ranks.samples_group
-        if ranks is not None and self._compares and ranks.device.type != "cpu":
+    def __init__(self, ranks: Ranks) -> None:
+        self._size, self._group = ranks.sizes.data_parallel, ranks.samples_group
+        if self._size > 1 and ranks.device.type != "cpu":
             # Names are compared on the CPU, so that no step waits for the GPU.
             members = dist.get_process_group_ranks(ranks.samples_group)
             self._group = cast(dist.ProcessGroup, dist.new_group(members, backend="gloo"))
-        self.is_installed = False
         self._context: StepContext | None = None
         # What the step under way has logged; None outside of steps.
         self._collected: list[Logged] | None = None
         self._changes = ExitStack()
 
     def install(self, task: LightningModule) -> None:
-        """Redirect `log`, unless that has been done."""
-        if self.is_installed:
-            return
-        self.is_installed = True
+        """Redirect `log` for a fit or an evaluation."""
         self._task, self._log = task, task.log
         # Lightning has given the task's method to each callback.
         for each in (task, *callbacks_of(task.trainer, Callback)):
@@ -85,7 +72,7 @@ class StepLog:
 
     def remove(self) -> None:
         """Restore `log`."""
-        self.is_installed, self._context = False, None
+        self._context = None
         self._changes.close()
 
     @contextmanager
@@ -96,8 +83,7 @@ class StepLog:
             yield
         finally:
             collected, self._collected = self._collected, None
-        self.names = list(dict.fromkeys(each.name for each in collected))
-        if self._compares:
+        if self._size > 1:
             # Values that only rank 0 logs are not averaged.
             compared = [each for each in collected if not each.options.get("rank_zero_only")]
             self._compare([each.name for each in compared], context.name)
@@ -106,8 +92,7 @@ class StepLog:
 
     def _log_any(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         options |= zip(ARGUMENTS, args, strict=False)
-        if self._ranks is not None:
-            options["sync_dist"] = True
+        options["sync_dist"] = True
         context = self._context if self._collected is not None or ends_batch(self._task) else None
         # The step may change a tensor in place later, and its precision gives a number its type.
         if isinstance(value, Tensor):

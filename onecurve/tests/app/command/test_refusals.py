@@ -306,7 +306,7 @@ OURS |= {
     for typed, said in {
         "strategy.replicas=3": "strategy.replicas=3 … must divide the number of ranks, 2",
         "strategy.schedule=1f2b": "strategy.schedule=1f2b … such as strategy.schedule=1f1b",
-        "strategy.balance=even": "strategy.balance=even … such as 'strategy.balance=",
+        "strategy.balance=even": "strategy.balance=even … auto or a list … strategy.balance=auto",
         "strategy.balance=[1,1] model=mlp": "strategy.balance=[1,1] … 6 layers",
         "strategy.schedule=gpipe trainer.devices=7 model=mlp": "6 layers … trainer.devices=6",
         f"strategy.schedule={ZBV} strategy.activation_checkpointing=selective": (

@@ -143,7 +143,6 @@ QKV = "block1.attention.qkv"
 REFUSED = {
     "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is not a style; use one of col"),
     "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 matches no module; use names"),
-    "text": ("gpt", "all", 2, "plan='all': must be auto"),
     "heads": ("gpt", None, 4, "cannot share the 2 heads of network.block2.attention evenly; use"),
     "features": ("mlp", None, 3, "cannot share the 32 output features of network.0 evenly"),
     "norm": ("gpt", {"norm": "rowwise"}, 2, "network.norm is LayerNorm, and rowwise is for Linear"),

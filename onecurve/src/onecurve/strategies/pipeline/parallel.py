@@ -34,7 +34,7 @@ from ...torch_versions import require
 from ..context_parallel import Axis
 from ..fsdp.state import gather
 from ..layout import Part, report_changed
-from ..mesh.ranks import Ranks
+from ..mesh.ranks import Ranks, gather_objects
 from ..options import StageOptions
 from ..parallelism import Applied, Parallelism, Setting, State
 from ..prepare import example_of
@@ -218,7 +218,7 @@ class PipelineParallel(Parallelism, State):
 
     def _report(self, task: LightningModule, inputs: Tensors) -> None:
         strategy: Any = task.trainer.strategy
-        of_parts = strategy.gather_from_stages(self.runner.changed_buffers())
+        of_parts = gather_objects(self.runner.changed_buffers(), self.ranks.pipeline_group)
         if self.ranks.rank != 0:
             return
         schedule, count = self.runner.plan(inputs)

@@ -78,11 +78,6 @@ def find_plan(
     parts = dict(module.named_modules(remove_duplicate=False))
     if isinstance(given, Mapping):
         plan = _fitting(parts, "", given, "strategy.plan")
-    elif given not in (None, "auto"):
-        raise UserError(
-            f"strategy.plan={given}: must be auto, or styles by globs of module names, such as "
-            "{'*.mlp.0': colwise, '*.mlp.2': rowwise}; use strategy.plan=auto"
-        )
     else:
         found, plan = _with_own_plan(parts), {}
         for name in found:
