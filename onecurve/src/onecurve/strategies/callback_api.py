@@ -232,21 +232,20 @@ class CallbackAPI(Strategy):
             yield from tensors.items()
 
     @contextmanager
-    def full_parameters(self, module: nn.Module | None = None) -> Iterator[None]:
+    def full_parameters(self, task: nn.Module | None = None) -> Iterator[None]:
         """Within the context the parameters and buffers of the task are full, on every rank.
 
         To read, draw or change them in place, outside of a step; changes are written back to the
         shards. All ranks make the same changes, and call this together.
 
         Args:
-            module: A module of the task, if only its parameters are needed.
+            task: The task, or any module of it: all of the task is full.
         """
         if self.ranks is None or not self.parallelisms:
             yield
             return
-        task = self._connected_module
-        state = self._state.full_state(task)
-        with full_parameters(task, module or task, state, self.ranks):
+        state = self._state.full_state(self._connected_module)
+        with full_parameters(self._connected_module, state, self.ranks):
             yield
 
     def gradient_norm(self, optimizer: Optimizer | None = None) -> Tensor:

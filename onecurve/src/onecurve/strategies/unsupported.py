@@ -140,7 +140,7 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     rank = dist.get_rank() if dist.is_initialized() else 0
     task = type(module).__name__
     return UserError(
-        f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=_place(error))}"
+        f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=place_of(error))}"
     )
 
 
@@ -156,7 +156,7 @@ def _calls_the_network(error: BaseException) -> bool:
     return not names.isdisjoint({"_wrapped_call_impl", "run_step"})
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Where in the project's own code an error has come up; "" if it is nowhere there."""
     for trace in of_the_project(error)[-1:]:
         code = trace.tb_frame.f_code

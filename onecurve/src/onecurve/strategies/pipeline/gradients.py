@@ -21,7 +21,6 @@ what asks for its numbers cannot have them, and says so. Optimizers are shown ne
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from traceback import extract_tb
 
 import torch
@@ -30,9 +29,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ...compat.of_torch import at_end_of_backward, sees_outputs
-from ...errors import UserError, in_short, of_the_project
+from ...errors import UserError, in_short
 from ..collectives import with_hook
-from ..unsupported import gradients_aside
+from ..unsupported import gradients_aside, place_of
 from .network import Network
 from .remote import NO_DATA
 
@@ -95,14 +94,10 @@ def explained(
     if lacks_data and is_in_step:
         return layers_used_outside_network(module, network)
     if lacks_data:
-        at = [
-            f"{each.tb_frame.f_code.co_name} "
-            f"({Path(each.tb_frame.f_code.co_filename).name}:{each.tb_lineno})"
-            for each in of_the_project(error)
-        ]
         line = (
-            f"{at[-1] if at else 'a callback'} reads, draws or compares a weight or a gradient "
-            "that another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
+            f"a hook of {type(module).__name__} or a callback{place_of(error)} reads, draws or "
+            "compares a weight or a gradient that another rank has; use "
+            "trainer.gradient_clip_val, self.clip_gradients(...) or "
             "self.trainer.strategy.gradient_norm(), which know all gradients, `with "
             "self.trainer.strategy.full_parameters(self):` for weights, requires_grad alone to "
             "unfreeze, onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"

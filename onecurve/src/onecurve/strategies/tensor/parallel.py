@@ -229,9 +229,6 @@ def _with_summed_gradients(
     }
     if not own or not torch.is_grad_enabled():
         return forward(*inputs, **options)
-    # All in one message.
-    flat = torch.cat([parameter.flatten() for parameter in own.values()])
-    parts = entered(flat, mesh).split([parameter.numel() for parameter in own.values()])  # type: ignore[no-untyped-call]
-    used = [part.view_as(parameter) for part, parameter in zip(parts, own.values(), strict=True)]
-    with parameters_replaced(layer, dict(zip(own, used, strict=True))):
+    used = {name: entered(parameter, mesh) for name, parameter in own.items()}
+    with parameters_replaced(layer, used):
         return forward(*inputs, **options)
