@@ -241,7 +241,7 @@ OF_STEPS = {
     ),
     "a buffer that counts the calls of a network": case(
         tasks.Counting,
-        dp=Cell("differs", "calls will differ from strategy=Single(), as forward changes"),
+        dp=differs(result.PARTS),
         pipeline=OTHER_LOSS,
     ),
     "BatchNorm, with statistics of the global batch": case(
@@ -271,7 +271,7 @@ OF_STEPS = {
     "BatchNorm": case(
         tasks.Normalized,
         partial(data.plain, 8),
-        dp=Cell("differs", "will differ from strategy=Single(), as BatchNorm computes them"),
+        dp=Cell("differs", "has the statistics of each part of a batch, so the curve is not"),
         **cells((*SHARES, "pipeline"), differs(result.BATCHNORM)),
     ),
     "dropout": case(tasks.Dropped, **cells(RANKS, DRAWS), under=OTHERS),
@@ -477,11 +477,11 @@ OF_OTHERS = {
     "a loss of slopes alone": other(others.PenalizesSlopes, ddp=SOME_PARAMETERS, **TWICE),
     "Lightning's BaseFinetuning": other(others.Unfreezes, tensor=rejected(SHARDED), **OF_ANOTHER),
     "nn.Embedding(max_norm=...)": other(
-        others.ScalesRows, **cells(SHARES, rejected("scales the rows that it looks up"))
+        others.ScalesRows, **cells(SHARES, rejected("scales rows by what a batch looks up"))
     ),
     "nn.Embedding(scale_grad_by_freq=True)": other(
         partial(others.ScalesRows, scale_grad_by_freq=True),
-        **cells((*SHARES, "pipeline"), rejected("divides gradients by how often a batch looks up")),
+        **cells((*SHARES, "pipeline"), rejected("scales rows by what a batch looks up")),
     ),
     "nn.Embedding(sparse=True)": other(
         partial(others.ScalesRows, sparse=True),
@@ -702,7 +702,7 @@ OF_STAGES = {
     ),
     "layers that pass tuples": stages_of(stages.tuples, settings={"pipeline": {"balance": [2, 5]}}),
     "layers that return a tuple of one": stages_of(
-        stages.tuple_of_one, rejected("returns a tuple of one tensor; return the tensor itself")
+        stages.tuple_of_one, rejected("returns neither a tensor nor a tuple of several; change")
     ),
     "a layer with a generator": stages_of(stages.one_generator),
     "BatchNorm, in micro-batches of at least two samples": stages_of(

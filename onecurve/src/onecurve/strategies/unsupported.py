@@ -114,17 +114,11 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
     for name, layer in module.named_modules():
         if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             continue
-        if layer.max_norm is not None and not looks_up_all:
+        if layer.scale_grad_by_freq or (layer.max_norm is not None and not looks_up_all):
             raise UserError(
-                f"strategy={strategy}: {name} scales the rows that it looks up (max_norm), "
-                "different ones on each rank; use max_norm=None and scale all rows in "
-                "on_train_batch_end, or strategy=single"
-            )
-        if layer.scale_grad_by_freq:
-            raise UserError(
-                f"strategy={strategy}: {name} divides gradients by how often a batch looks up a "
-                "row (scale_grad_by_freq), but gets the batch in parts; use "
-                "scale_grad_by_freq=False, or strategy=single"
+                f"strategy={strategy}: {name} scales rows by what a batch looks up (max_norm, "
+                "scale_grad_by_freq), and gets the batch in parts; leave that out, or use "
+                "strategy=single"
             )
 
 

@@ -31,10 +31,11 @@ from ...compat.of_lightning import accumulates
 from ...compat.patches import replaced
 from ...errors import UserError
 from ...torch_versions import require
+from ..batchnorm import report_statistics
 from ..context_parallel import Axis
 from ..fsdp.state import gather
-from ..layout import Part, report_changed
-from ..mesh.ranks import Ranks, gather_objects
+from ..layout import Part
+from ..mesh.ranks import Ranks
 from ..options import StageOptions
 from ..parallelism import Applied, Parallelism, Setting, State
 from ..prepare import example_of
@@ -218,15 +219,13 @@ class PipelineParallel(Parallelism, State):
 
     def _report(self, task: LightningModule, inputs: Tensors) -> None:
         strategy: Any = task.trainer.strategy
-        of_parts = gather_objects(self.runner.changed_buffers(), self.ranks.pipeline_group)
         if self.ranks.rank != 0:
             return
         schedule, count = self.runner.plan(inputs)
         if strategy.prints_layers:
             report_partition(self.stages, schedule, count, len(inputs[0]))
         if count > 1:
-            names = [name for part in of_parts for name in part]
-            report_changed(task, "pipeline", "micro-batch", names)
+            report_statistics(task, self.name, "each micro-batch")
 
     def forward(self, task: LightningModule, inputs: Any) -> None:
         self.runner.fill_drain((inputs,), chunks=1)

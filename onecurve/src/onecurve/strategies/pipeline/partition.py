@@ -233,15 +233,6 @@ class Stages(NamedTuple):
         """The parameters of this rank."""
         return [p for module in self.modules.values() for p in module.parameters()]
 
-    def buffers(self) -> dict[str, Tensor]:
-        """The buffers of this rank, by name."""
-        return {
-            f"{name}.{path}": buffer
-            for name, layer in self.network.layers.items()
-            for path, buffer in layer.named_buffers()
-            if not buffer.is_meta
-        }
-
     def share(self, tensors: Tensors, stage: int) -> Tensors:
         """Broadcast tensors from the rank that holds a stage."""
         for tensor in tensors:

@@ -25,7 +25,6 @@ from torch import Tensor
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..context_parallel import gather_outputs, shard_sequences, working_on
-from ..layout import changed
 from ..prepare import Prepared
 from ..step import StepContext
 from ..weight import weight_of
@@ -79,7 +78,6 @@ class Runner:
             self._loss,
             partial(weight_of, self.task),
         )
-        self._at_first = {name: buffer.clone() for name, buffer in self.stages.buffers().items()}
 
     def begin(self) -> None:
         """Begin a fit or an evaluation."""
@@ -187,11 +185,6 @@ class Runner:
                 shards = shard_sequences(inputs, self.stages.context)
                 return self.schedule, self.schedules.get(shards)[1]
             return "gpipe", self._chunks(inputs)
-
-    def changed_buffers(self) -> list[str]:
-        """The names of this rank's buffers that the first step has changed."""
-        before, self._at_first = self._at_first, {}
-        return changed(before, self.stages.buffers())
 
     def _chunks(self, inputs: Tensors) -> int:
         """The number of micro-batches: one, if the first dimension is not the batch."""
