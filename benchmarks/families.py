@@ -60,12 +60,12 @@ class Column(NamedTuple):
 STAGES = {"microbatches": 2}
 COLUMNS = {
     "ddp": Column(onecurve.DDP, {}),
-    "fsdp": Column(onecurve.FSDP, {"min_params": 1}),
+    "fsdp": Column(onecurve.FSDP, {}),
     "tensor": Column(onecurve.Tensor, {}),
     "pipeline gpipe": Column(onecurve.Pipeline, {"schedule": "gpipe", **STAGES}),
     "pipeline 1f1b": Column(onecurve.Pipeline, {"schedule": "1f1b", **STAGES}),
     "pipeline zbv": Column(onecurve.Pipeline, {"schedule": "zbv", **STAGES}),
-    "shard x tensor": Column(onecurve.mesh, {"shard": 2, "tensor": 2, "min_params": 1}, 4),
+    "shard x tensor": Column(onecurve.mesh, {"shard": 2, "tensor": 2}, 4),
     "pipeline x tensor": Column(
         onecurve.mesh, {"pipeline": 2, "tensor": 2, "schedule": "gpipe", **STAGES}, 4
     ),

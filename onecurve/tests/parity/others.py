@@ -327,17 +327,6 @@ class CriticFirst(Adversaries):
         self.turns = ["critic", "maker"]
 
 
-class LateList(Stranger):
-    """A list that is made where an epoch begins, which no Trainer does for the rest of one."""
-
-    def on_train_epoch_start(self) -> None:
-        self.losses: list[Tensor] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.losses.append(super().training_step(batch, batch_idx))
-        return self.losses[-1]
-
-
 class LateTeacher(Stranger):
     """A copy of the network that is made in on_fit_start, where a checkpoint has been loaded."""
 
@@ -808,15 +797,6 @@ class CallsAlone(Stranger):
                 self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
 
 
-class CallsSometimes(Stranger):
-    """Unequally often on the ranks, as where it depends on what is in the samples."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        for _ in range(self.global_rank):
-            self.outputs(batch)
-        return super().training_step(batch, batch_idx)
-
-
 class PenalizesNormalized(Normalized):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs = batch["inputs"].clone().requires_grad_()
@@ -921,21 +901,6 @@ class Drawn(Stranger):
                 half *= 2
 
 
-class DrawnFull(Drawn):
-    def on_train_start(self) -> None:
-        with self.context():
-            super().on_train_start()
-            if not self.trainer.global_step:
-                nn.init.trunc_normal_(self.model[2].weight, std=0.3)
-
-    def on_train_epoch_start(self) -> None:
-        with self.context():
-            super().on_train_epoch_start()
-
-    def context(self) -> Any:
-        return getattr(self.trainer.strategy, "full_parameters", lambda _: nullcontext())(self)
-
-
 class Noise(Stranger):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter in self.parameters():
@@ -961,11 +926,6 @@ class ByNumbers(Stranger):
         gradient.data = gradient.data * 0.5
         norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
         optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
-
-
-class Fused(Stranger):
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9, fused=True)
 
 
 class OwnSlopes(Stranger):

@@ -115,11 +115,6 @@ def two_uneven() -> dict[str, DataLoader[Any]]:
     return {"a": DataLoader(pairs(25), 10, shuffle=True), "b": DataLoader(pairs(7), 5)}
 
 
-def two_as(mode: Any) -> CombinedLoader:
-    longer = DataLoader(pairs(30), 4, shuffle=True)
-    return CombinedLoader({"a": DataLoader(pairs(4), 2, shuffle=True), "b": longer}, mode)
-
-
 def two_at_once() -> CombinedLoader:
     return CombinedLoader({"a": DataLoader(pairs(7), 4), "b": DataLoader(pairs(9), 3)}, "max_size")
 

@@ -280,13 +280,6 @@ class LogsSometimes(Plain):
         return super().training_step(batch, batch_idx)
 
 
-class ValidatesSometimes(Plain):
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        if batch[1].max() > 9:
-            self.log("val/large", batch[1].max())
-        super().validation_step(batch, batch_idx)
-
-
 class NestedTargets(Plain):
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         if isinstance(targets, Tensor):

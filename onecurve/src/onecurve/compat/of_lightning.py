@@ -29,11 +29,8 @@ from .patches import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
 # - ResultMetric: holds a value logged by `self.log`.
-# - VALUE_OF_STEP: the attribute of a ResultMetric that has its value of the current step.
 # - IndexBatchSamplerWrapper: the only class from which Lightning reads the predicted indices.
-VALUE_OF_STEP = "_forward_cache"
 __all__ = [
-    "VALUE_OF_STEP",
     "IndexBatchSamplerWrapper",
     "ResultMetric",
     "move_optimizers",

@@ -179,8 +179,8 @@ TO_DO = {
     ROUNDING: "it begins in the last digit and grows from step to step: with fewer steps, or a "
     "smaller learning rate, nothing else should remain",
     ACCUMULATED: "they make the same step as one batch of all their samples, but a plain "
-    "Trainer divides by their number, whatever their sizes, and logs the values of the last one; "
-    "compare without accumulation, with larger batches",
+    "Trainer divides by their number, whatever their sizes; compare without accumulation, with "
+    "larger batches",
     DIGITS: "a .float() in the task or its network, as in the losses of transformers, or a "
     "complex64 parameter leaves seven digits whatever the precision, and an optimizer such as Adam "
     "fewer of the weights: compare with tolerance=1e-5 (parity.tolerance=1e-5), with fewer steps, "
@@ -224,7 +224,7 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
         plain, other, in_buffer, SEVEN_DIGITS, SEVEN_DIGITS
     )
     is_rounding = _is_rounding(plain, other, in_buffer, TOLERANCE, AT_MOST)
-    of_logged = DRAWS if plain.draws_in_validation else ACCUMULATED if other.accumulates else LOGGED
+    of_logged = DRAWS if plain.draws_in_validation else LOGGED
     sharded = [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1)
     one, two = (
         {name: value for name, value in run.end.items() if name not in plain.parameters}

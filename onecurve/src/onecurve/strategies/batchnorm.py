@@ -96,26 +96,31 @@ def use_other_sync(layer_sync: LayerSync | None, task: nn.Module) -> None:
 def report_statistics_of_shares(
     task: nn.Module, strategy: str, sizes: Sizes, layer_sync: LayerSync | None
 ) -> None:
-    """Print which layers in training mode compute the statistics of a rank's rows alone.
-
-    A pipeline reports all buffers that change with a micro-batch.
-    """
+    """Print it if ranks compute the statistics of their rows alone; a pipeline says so itself."""
     exact = is_exact(layer_sync, sizes) or sizes.data_parallel == 1
-    if (exact and sizes.context == 1) or sizes.pipeline > 1:
-        return
+    if sizes.context > 1 and sizes.pipeline == 1:
+        report_statistics(task, strategy, "a rank's part of each sequence", "strategy.context=1")
+    elif not exact and sizes.pipeline == 1:
+        instead = "trainer.sync_batchnorm=true"
+        report_statistics(task, strategy, "a rank's share of each batch", instead)
+
+
+def report_statistics(
+    task: nn.Module,
+    strategy: str,
+    part: str,
+    instead: str = "strategy=ddp trainer.sync_batchnorm=true",
+) -> None:
+    """Print which layers in training mode have the statistics of a part of a batch."""
     layers = [
         name
         for name, part in task.named_modules()
         if isinstance(part, BatchNorm) and not isinstance(part, nn.SyncBatchNorm) and part.training
     ]
     if layers:
-        what, instead = "share of each batch", "trainer.sync_batchnorm=true"
-        if sizes.context > 1:
-            what, instead = "part of each sequence", "strategy.context=1"
         say(
-            f"strategy={strategy}: BatchNorm ({some_of(layers)}) has the statistics of a rank's "
-            f"{what}, so the curve is not that of strategy=single; {instead} computes those of the "
-            "full batch"
+            f"strategy={strategy}: BatchNorm ({some_of(layers)}) has the statistics of {part}, so "
+            f"the curve is not that of strategy=single; {instead} computes those of the full batch"
         )
 
 

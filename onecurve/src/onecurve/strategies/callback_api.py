@@ -214,10 +214,6 @@ class CallbackAPI(Strategy):
         with self.precision_plugin.forward_context():
             self._holds_state.forward(self._connected_module, inputs)
 
-    def gather_from_stages(self, value: Any) -> list[Any]:
-        """Gather a value from the ranks that hold parts of one network, in the order of layers."""
-        return [value] if self.parts_group is None else gather_objects(value, self.parts_group)
-
     def gather_from_ranks(self, value: Any) -> list[Any]:
         """Gather a value from every rank."""
         return gather_objects(value, None)
@@ -236,21 +232,20 @@ class CallbackAPI(Strategy):
             yield from tensors.items()
 
     @contextmanager
-    def full_parameters(self, module: nn.Module | None = None) -> Iterator[None]:
+    def full_parameters(self, task: nn.Module | None = None) -> Iterator[None]:
         """Within the context the parameters and buffers of the task are full, on every rank.
 
         To read, draw or change them in place, outside of a step; changes are written back to the
         shards. All ranks make the same changes, and call this together.
 
         Args:
-            module: A module of the task, if only its parameters are needed.
+            task: The task, or any module of it: all of the task is full.
         """
         if self.ranks is None or not self.parallelisms:
             yield
             return
-        task = self._connected_module
-        state = self._state.full_state(task)
-        with full_parameters(task, module or task, state, self.ranks):
+        state = self._state.full_state(self._connected_module)
+        with full_parameters(self._connected_module, state, self.ranks):
             yield
 
     def gradient_norm(self, optimizer: Optimizer | None = None) -> Tensor:

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
-from torch.nn import functional as F
 
 from ..errors import UserError
 
@@ -29,7 +28,6 @@ def redistribute(
     before: Placement,
     after: Placement,
     gradient: Placement | None = None,
-    length: int | None = None,
 ) -> Tensor:
     """Change the placement of a tensor; the backward pass redistributes its gradient.
 
@@ -40,50 +38,32 @@ def redistribute(
         after: The new placement.
         gradient: The placement of the result's gradient: `Partial` if each rank computes a
             different part of what follows; None for `after`.
-        length: The full length along the sharded dimension, if it is not a multiple of the number
-            of ranks. All shards have the same size then, and the last ones are padded with zeros.
     """
-    made: Tensor = _Redistribute.apply(tensor, group, before, after, gradient or after, length)
+    made: Tensor = _Redistribute.apply(tensor, group, before, after, gradient or after)
     return made
 
 
 class _Redistribute(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        tensor: Tensor,
-        group: Group,
-        before: Any,
-        after: Any,
-        gradient: Placement,
-        length: int | None,
+        ctx: Any, tensor: Tensor, group: Group, before: Any, after: Any, gradient: Placement
     ) -> Tensor:
         ctx.group, ctx.before, ctx.gradient = group, before, gradient
         # The gradient of every addend is that of the sum.
         ctx.back = Replicate() if before.is_partial() else before
-        ctx.length = tensor.shape[after.dim] if after.is_shard() else None
-        return _move(tensor, group, before, after, length)
+        return _move(tensor, group, before, after)
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> Any:
         # Itself differentiable, so that second-order gradients are right.
-        back = redistribute(
-            incoming, ctx.group, ctx.gradient, ctx.back, ctx.before, length=ctx.length
-        )
-        return back, *[None] * 5
+        return redistribute(incoming, ctx.group, ctx.gradient, ctx.back, ctx.before), *[None] * 4
 
 
-def _move(tensor: Tensor, group: Group, before: Any, after: Any, length: int | None) -> Tensor:
+def _move(tensor: Tensor, group: Group, before: Any, after: Any) -> Tensor:
     if before.is_replicate() and after.is_replicate():
         return tensor.view_as(tensor)
     size = dist.get_world_size(group)
-    if before.is_shard() and after.is_shard():
-        tensor, before = _move(tensor, group, before, Replicate(), length), Replicate()
     if after.is_shard():
-        missing = -tensor.shape[after.dim] % size
-        if missing:
-            behind = tensor.ndim - 1 - after.dim % tensor.ndim
-            tensor = F.pad(tensor, (0, 0) * behind + (0, missing))
         shards = tensor.chunk(size, after.dim)
         if before.is_replicate():
             return shards[dist.get_rank(group)].clone(memory_format=torch.contiguous_format)
@@ -93,10 +73,7 @@ def _move(tensor: Tensor, group: Group, before: Any, after: Any, length: int | N
     if before.is_shard():
         made = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
         dist.all_gather_into_tensor(made, tensor.contiguous(), group=group)
-        made = torch.cat(made.chunk(size), before.dim) if before.dim else made
-        if length is None or length == made.shape[before.dim]:
-            return made
-        return made.narrow(before.dim, 0, length).clone()
+        return torch.cat(made.chunk(size), before.dim) if before.dim else made
     made = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(made, group=group)
     return made

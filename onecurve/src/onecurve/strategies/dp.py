@@ -25,7 +25,7 @@ from ..compat.of_lightning import set_device_of
 from ..compat.of_torch import tensor_leaves, tree_map, tree_map_only
 from ..compat.patches import replaced
 from ..errors import UserError, say
-from .layout import changed, report_changed
+from .batchnorm import report_statistics
 from .single import Single
 from .step import StepContext
 
@@ -40,17 +40,15 @@ class DP(Single):
     _reports_first: bool = True
     # Why a batch was not split, once it has been said.
     _reported: str = ""
-    # The buffers that parts of the first training batch have changed.
-    _changed: dict[str, None]
     _calls: int = 0
 
     def _call_task(self, context: StepContext, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices.
 
-        The first training step reports if nothing was split, and which buffers will differ.
+        The first training step reports if nothing was split, or BatchNorm's batch was.
         """
         module = self._connected_module
-        self._changed, self._calls = {}, 0
+        self._calls = 0
         with replaced(module, "forward", self._split_forward(module, context.batch.samples)):
             output = super()._call_task(context, *args)
         if context.name == "training_step" and self._reports_first:
@@ -59,8 +57,8 @@ class DP(Single):
                 self._report(
                     f"{context.name} of {type(module).__name__} does not call self(inputs)"
                 )
-            if self._changed:
-                report_changed(module, "dp", "part of a batch", list(self._changed))
+            if not self._reported and len(self.parallel_devices or ()) > 1:
+                report_statistics(module, "dp", "each part of a batch")
         return output
 
     def _split_forward(self, module: LightningModule, samples: int | None) -> Callable[..., Any]:
@@ -73,15 +71,10 @@ class DP(Single):
                 self._report(why)
                 return full(*args, **kwargs)
             parts = split((args, kwargs), len(devices))
-            looks = self._reports_first and module.trainer.training and len(parts) > 1
-            before = {name: each.clone() for name, each in module.named_buffers() if looks}
             if self.root_device.type == "cuda":
                 outputs = _on_replicas(module, parts, devices[: len(parts)])
             else:
                 outputs = [full(*args, **kwargs) for args, kwargs in parts]
-            # What the rest of a step changes, it computes from the full batch.
-            if before:
-                self._changed |= dict.fromkeys(changed(before, dict(module.named_buffers())))
             return joined(outputs)
 
         return forward

@@ -5,8 +5,6 @@ where a task computes gradients by itself. Under `ddp` the copies then drift apa
 parameter is put together from parts of different ones.
 """
 
-from zlib import crc32
-
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
@@ -16,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..compat.of_torch import BatchNorm, local_shard, version_of
 from ..errors import UserError, say, some_of
-from .mesh.ranks import Ranks
+from .mesh.ranks import Ranks, are_alike
 
 SUMS = "_sums_when_changed"
 """An attribute of a shard: `sums_of` the full parameter when a layer last changed it."""
@@ -125,12 +123,7 @@ class TrainedParameters:
         shards = zip(self._shards, self._before, strict=True)
         missed = [name for (name, p), old in shards if p.requires_grad and not _is_new(p.grad, old)]
         self._before = []
-        if not missed:
-            return
-        seen = crc32(" ".join(missed).encode())
-        extremes = torch.tensor([seen, -seen], device=self._ranks.device)
-        dist.all_reduce(extremes, dist.ReduceOp.MAX, self._ranks.samples_group)
-        if extremes.sum():
+        if missed and not are_alike(missed, self._ranks.samples_group, self._ranks.device):
             raise UserError(
                 f"strategy={self._strategy}: ranks have trained different parameters in a step, "
                 f"this one not {some_of(missed)}, and FSDP2 would add gradients of one to those of "

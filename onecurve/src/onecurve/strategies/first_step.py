@@ -6,20 +6,14 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.layer_sync import LayerSync
-from torch import nn
 
 from ..batch.loader import UnsharedLoader
 from ..batch.random import Draws, RankStream, are_equal, get_state
 from ..batch.share import Share, SharedLoader, uneven_shares
-from ..errors import UserError, say, some_of
+from ..errors import UserError, say
 from .batchnorm import report_statistics_of_shares
 from .mesh.ranks import Ranks, gather_objects
 from .weight import ignores_labels, weighs
-
-DROPOUT = (
-    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
-    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
-)
 
 
 class FirstStep:
@@ -100,18 +94,9 @@ class FirstStep:
         if self._on_any_rank(not are_equal(before, get_state())):
             self._say(
                 f"training_step of {type(self._task).__name__} draws random numbers, different "
-                f"ones on each rank, so the curve is not that of strategy=single; {self._advice()}"
+                "ones on each rank, so the curve is not that of strategy=single; dropout may, "
+                "which trains as well; draw noise in prepare(batch), where it is the same"
             )
-
-    def _advice(self) -> str:
-        parts = self._task.named_modules()
-        dropouts = [name for name, part in parts if isinstance(part, DROPOUT) and part.p]
-        if dropouts:
-            return (
-                f"dropout ({some_of(dropouts)}) does, which trains as well; draw other noise in "
-                "prepare(batch), where it is the same"
-            )
-        return "draw noise in prepare(batch), where it is the same"
 
     def _report_ignored(self, batch: Any) -> None:
         self._looks_for_ignored = False

@@ -38,13 +38,12 @@ from .mesh.ranks import Ranks
 
 @contextmanager
 def full_parameters(
-    task: LightningModule, module: nn.Module, state: Mapping[str, Any], ranks: Ranks
+    task: LightningModule, state: Mapping[str, Any], ranks: Ranks
 ) -> Iterator[None]:
     """Replace shards, and tensors of other ranks, by full tensors; write back what has changed.
 
     Args:
         task: The task that the ranks share.
-        module: The task, or one of its modules.
         state: The full state of the task on rank 0; empty on the others.
         ranks: All ranks, which call this together.
     """
@@ -52,12 +51,12 @@ def full_parameters(
     made: dict[int, Any] = {}
     parts = []
     with ExitStack() as stack:
-        for holder, name, tensor, full in _each_full(task, module, state, ranks):
+        for holder, name, tensor, full in _each_full(task, state, ranks):
             if isinstance(tensor, nn.Parameter):
                 full = nn.Parameter(full, tensor.requires_grad)
             parts.append((holder, name, tensor))
             holder[name] = made.setdefault(id(tensor), full)
-        for part in module.modules():
+        for part in task.modules():
             if isinstance(part, FSDPModule):
                 # It would gather the shards, which are those of before.
                 stack.callback(part.register_forward_pre_hook(_rejected, prepend=True).remove)
@@ -74,14 +73,13 @@ def full_parameters(
 
 
 def _each_full(
-    task: nn.Module, module: nn.Module, state: Mapping[str, Any], ranks: Ranks
+    task: nn.Module, state: Mapping[str, Any], ranks: Ranks
 ) -> Iterator[tuple[dict[str, Any], str, Tensor, Tensor]]:
     places = {
         f"{path}.{name}".lstrip("."): (holder, name)
         for path, part in task.named_modules(remove_duplicate=False)
         for holder in (part._parameters, part._buffers)
         for name in holder
-        if part in {*module.modules()}
     }
     kinds = {name: (each.shape, each.dtype) for name, each in state.items() if name in places}
     box = [kinds]

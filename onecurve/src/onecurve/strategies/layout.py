@@ -1,6 +1,6 @@
 """Distributes a task over the ranks, axis by axis from the outermost to the innermost."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ..compat.of_lightning import set_device_of
 from ..compat.of_torch import apply_to_tensors
-from ..errors import UserError, say, some_of
-from .drift import statistics_of
+from ..errors import UserError
 from .fsdp.sharding import is_sharded
 from .full_parameters import stay_usable
 from .layers import find_layers
@@ -73,8 +72,8 @@ def reject_other_shards(
 
     The stages of a pipeline are known to the strategy alone that has made them.
     """
-    divides = sizes.pipeline > 1 and not has_applied
-    if is_sharded(task) and (divides or vars(task).get(LAID_OUT, sizes) != sizes):
+    before: Sizes | None = vars(task).get(LAID_OUT)
+    if before is not None and (before != sizes or (before.pipeline > 1 and not has_applied)):
         raise UserError(
             f"strategy={strategy}: {type(task).__name__} is still sharded by the strategy of "
             "another Trainer; make a new one and load its checkpoint, or use the same strategy"
@@ -118,20 +117,3 @@ def move(
 
     apply_to_tensors(module, moved)
     set_device_of(module, device=device)
-
-
-def changed(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
-    """Names of the buffers whose values have changed."""
-    return [name for name, value in before.items() if not torch.equal(value, now[name])]
-
-
-def report_changed(task: nn.Module, strategy: str, part: str, names: Sequence[str]) -> None:
-    """Print which buffers will differ from `single`: they change with each part of a batch."""
-    statistics = statistics_of(task)
-    why = f"BatchNorm computes them of each {part}; use strategy=ddp, trainer.sync_batchnorm=true"
-    other = f"forward changes them with each {part}; change them in training_step"
-    for are_statistics, cause in ((True, why), (False, other)):
-        found = [name for name in names if (name in statistics) is are_statistics]
-        if found:
-            differ = f"{some_of(found)} will differ from strategy=single"
-            say(f"strategy={strategy}: {differ}, as {cause}")

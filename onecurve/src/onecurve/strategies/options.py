@@ -15,7 +15,7 @@ from ..config_model import Config, Run, fields
 from ..spelling import changes, no_such_key
 from ..torch_versions import too_old
 from .mesh.sizes import Sizes, filled
-from .pipeline.limits import SCHEDULES, Schedule, nearest, takes
+from .pipeline.limits import SCHEDULES, Schedule
 
 Backend = Literal["auto", "gloo", "nccl"]
 Recomputed = Literal["none", "selective", "full"] | bool
@@ -129,8 +129,8 @@ class DDPOptions(RankOptions, extra="allow"):
 class UnitOptions(RankOptions):
     """Arguments of strategies that gather what is sharded."""
 
-    wrap: Literal["layer", "min_params"] | list[str] = Field(
-        default="layer", description="What is gathered at once: layer, min_params, or class names."
+    wrap: Literal["layer"] | list[str] = Field(
+        default="layer", description="What is gathered at once: layer, or class names."
     )
     forward_methods: list[str] = Field(
         default=[], description="Methods beside forward that use a module's parameters: [encode]."
@@ -140,9 +140,6 @@ class UnitOptions(RankOptions):
 class ShardOptions(UnitOptions):
     """Arguments of strategies that shard parameters by FSDP2."""
 
-    min_params: int = Field(
-        default=1000000, ge=1, description="For wrap=min_params: the size of a unit."
-    )
     reshard_after_forward: Literal["auto"] | bool = Field(
         default="auto",
         description="Free gathered parameters between forward and backward pass; auto keeps those "
@@ -156,11 +153,8 @@ class ShardOptions(UnitOptions):
 class LayerOptions(RankOptions):
     """Arguments of strategies that shard layers."""
 
-    plan: str | Mapping[str, str] = Field(
+    plan: Literal["auto"] | Mapping[str, str] = Field(
         default="auto", description="Styles by globs of module names."
-    )
-    sequence: bool = Field(
-        default=False, description="Shard along the sequence between sharded layers."
     )
 
 
@@ -174,16 +168,16 @@ class StageOptions(RankOptions):
     stages_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto", description="Stages per rank; auto takes the schedule's usual number."
     )
-    balance: str | list[int] = Field(
+    balance: Literal["auto"] | list[int] = Field(
         default="auto", description="Layers of each stage, such as [7,7]."
     )
 
-    def of_schedule(self, run: Run, key: str, ranks: int, shares: int) -> Iterator[str]:
+    def of_schedule(self, run: Run, key: str) -> Iterator[str]:
         """Reject settings with which a schedule cannot run.
 
-        Each pipeline has so many ranks, and so many pipelines share a batch.
+        Any number of micro-batches will do: a run takes the nearest one that fits, and prints it.
         """
-        schedule, microbatches = self.schedule, self.microbatches
+        schedule = self.schedule
         if line := too_old(f"strategy.schedule={schedule}", f"{key}.schedule={schedule}"):
             yield line
         limits = SCHEDULES[schedule]
@@ -206,60 +200,46 @@ class StageOptions(RankOptions):
                     f"compile={run.get('compile')}: {key}.schedule={schedule} splits the backward "
                     f"pass, but compiled layers cannot; use compile=none, or {instead}"
                 )
-        share = (run.batch_size or microbatches * shares) // shares
-        numbers = range(1, max(share, ranks) + 1)
-        wanted = nearest(schedule, min(microbatches, share), ranks, numbers)
-        if microbatches > share:
-            yield (
-                f"{key}.microbatches={microbatches}: a pipeline gets {share} samples of a batch; "
-                f"use {key}.microbatches={wanted}"
-            )
-        if not takes(schedule, microbatches, ranks):
-            yield (
-                f"{key}.microbatches={microbatches}: {key}.schedule={schedule} on {ranks} ranks "
-                f"does not support it; use {key}.microbatches={wanted}, or {key}.schedule=gpipe"
-            )
-        if isinstance(self.balance, str) and self.balance != "auto":
-            yield (
-                f"{key}.balance={self.balance}: must be auto, or a list with the number of layers "
-                f"of each stage, such as '{key}.balance=[7,7]'"
-            )
 
 
-class FSDPOptions(ShardOptions):
-    """A shard of parameters, gradients and optimizer state in each process (FSDP2)."""
-
-    replicas: int = Field(default=1, ge=1, description="Groups of ranks that hold all shards each.")
-
-    def refusals(self, run: Run, key: str) -> Iterator[str]:
-        yield from super().refusals(run, key)
-        yield from _uneven_replicas(run, key, self.replicas)
-        yield from _unshared_batch(run, run.world_size)
-
-
-class TensorOptions(LayerOptions, UnitOptions):
-    """A shard of every layer in each process."""
-
-    replicas: int = Field(default=1, ge=1, description="Groups of ranks that hold all layers each.")
-
-    def refusals(self, run: Run, key: str) -> Iterator[str]:
-        yield from super().refusals(run, key)
-        yield from _uneven_replicas(run, key, self.replicas)
-        yield from _unshared_batch(run, self.replicas)
-
-
-class PipelineOptions(StageOptions):
-    """Consecutive layers in each process, through which micro-batches pass."""
+class ReplicaOptions(RankOptions):
+    """Arguments of strategies whose ranks are groups that hold the network once each."""
 
     replicas: int = Field(
-        default=1, ge=1, description="Pipelines side by side, which share the batch."
+        default=1, ge=1, description="Groups of ranks that each hold all of the network."
     )
 
     def refusals(self, run: Run, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
-        yield from _uneven_replicas(run, key, self.replicas)
-        yield from _unshared_batch(run, self.replicas)
-        yield from self.of_schedule(run, key, run.world_size // self.replicas, self.replicas)
+        if run.world_size % self.replicas:
+            yield (
+                f"{key}.replicas={self.replicas}: must divide the number of ranks, "
+                f"{run.world_size}, such as {key}.replicas=1"
+            )
+        yield from _unshared_batch(run, self.shares(run))
+
+    def shares(self, run: Run) -> int:
+        """How many ranks, or groups of them, share a batch."""
+        return self.replicas
+
+
+class FSDPOptions(ReplicaOptions, ShardOptions):
+    """A shard of parameters, gradients and optimizer state in each process (FSDP2)."""
+
+    def shares(self, run: Run) -> int:
+        return run.world_size
+
+
+class TensorOptions(ReplicaOptions, LayerOptions, UnitOptions):
+    """A shard of every layer in each process."""
+
+
+class PipelineOptions(ReplicaOptions, StageOptions):
+    """Consecutive layers in each process, through which micro-batches pass."""
+
+    def refusals(self, run: Run, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        yield from self.of_schedule(run, key)
 
 
 class MeshOptions(ShardOptions, LayerOptions, StageOptions):
@@ -293,7 +273,7 @@ class MeshOptions(ShardOptions, LayerOptions, StageOptions):
         yield from _unshared_batch(run, sizes.data_parallel)
         if sizes.pipeline == 1:
             return
-        yield from self.of_schedule(run, key, sizes.pipeline, sizes.data_parallel)
+        yield from self.of_schedule(run, key)
         is_sharded = sizes.shard * sizes.context * sizes.tensor > 1
         splits = SCHEDULES[self.schedule].splits_backward
         if is_sharded and splits and self.reshard_after_forward is True:
@@ -328,12 +308,4 @@ def _unshared_batch(run: Run, shares: int) -> Iterator[str]:
         yield (
             f"data.batch_size={size}: must be at least {shares}, because {shares} ranks share "
             f"a batch; use data.batch_size={shares}, or fewer trainer.devices"
-        )
-
-
-def _uneven_replicas(run: Run, key: str, replicas: int) -> Iterator[str]:
-    if run.world_size % replicas:
-        yield (
-            f"{key}.replicas={replicas}: must divide the number of ranks, {run.world_size}, such "
-            f"as {key}.replicas=1"
         )

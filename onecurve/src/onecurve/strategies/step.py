@@ -102,7 +102,7 @@ def run_step(steps: "Steps", name: str, *args: Any) -> Any:
             around.enter_context(replaced(task, "loss", no_loss))
         if not context.counts:
             around.enter_context(metrics_kept(task))
-        if name != "predict_step" and steps.log.is_installed:
+        if name != "predict_step" and steps.log is not None:
             around.enter_context(steps.log.step(context))
         if steps.ranks is not None:
             around.enter_context(steps.stream.of_rank(Draws.STEP, *context.batch.position))
@@ -180,7 +180,7 @@ class Steps:
         self.call, self.precision = call, precision
         self.rank = 0 if ranks is None else ranks.data_parallel_rank
         self.size = 1 if ranks is None else ranks.sizes.data_parallel
-        self.batches, self.log = GlobalBatches(), StepLog(ranks)
+        self.batches, self.log = GlobalBatches(), None if ranks is None else StepLog(ranks)
 
     def begin(
         self,
@@ -198,12 +198,13 @@ class Steps:
     def set_up(self, axes: Sequence["Applied"]) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
         self.axes = axes
-        if self.ranks is not None:
+        if self.log is not None:
             self.log.install(self.task)
 
     def end(self) -> None:
         """End a fit or an evaluation: restore the task."""
-        self.log.remove()
+        if self.log is not None:
+            self.log.remove()
         self.epochs = None
 
     # Batches
@@ -238,9 +239,7 @@ class Steps:
         assert self.current is not None
         self._count_samples(self.current)
         if window is not None:
-            total = float(self.current.total)
-            window.log(total, self.log.names)
-            factor = window.factor(0.0 if output is None else total)
+            factor = window.factor(0.0 if output is None else float(self.current.total))
             self.current = replace(self.current, window=factor)
         return output
 
@@ -254,8 +253,6 @@ class Steps:
         trainer = self.task.trainer
         if trainer.accumulate_grad_batches == 1:
             return None
-        # Not before: a callback may accumulate in some epochs only.
-        self.log.install(self.task)
         # Lightning clears the gradients at the same batches.
         is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
         return self._window if self._window is not None and not is_first else Window(self.task)

@@ -8,8 +8,8 @@ mix up values. So at the end of a step the ranks first compare the names in one 
 average.
 
 A torchmetrics metric that a step calls and logs has the value of this rank's share in that step, as
-in Lightning; a line says so. Values of an epoch are synchronised by torchmetrics itself, over the
-ranks that see different samples (`syncing_over`).
+in Lightning. Values of an epoch are synchronised by torchmetrics itself, over the ranks that see
+different samples (`syncing_over`).
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -31,8 +30,8 @@ from ..batch.epoch_sums import NEUTRAL
 from ..compat.of_lightning import callbacks_of, ends_batch
 from ..compat.of_torch import reductions_of, state_kept
 from ..compat.patches import replaced
-from ..errors import UserError, say, some_of
-from .mesh.ranks import Ranks, gather_objects
+from ..errors import UserError
+from .mesh.ranks import Ranks, are_alike, gather_objects
 
 if TYPE_CHECKING:
     from .step import StepContext
@@ -51,35 +50,21 @@ class Logged(NamedTuple):
 
 
 class StepLog:
-    """Redirects `log` of a task and of callbacks, which `log_dict` calls for each value.
+    """Redirects `log` of a task and of callbacks, which `log_dict` calls for each value."""
 
-    Attributes:
-        names: The names that the last step has logged.
-        is_installed: Whether `log` is redirected.
-    """
-
-    def __init__(self, ranks: Ranks | None) -> None:
-        self.names: list[str] = []
-        self._ranks = ranks
-        self._size = 1 if ranks is None else ranks.sizes.data_parallel
-        self._compares = self._size > 1
-        self._group = None if ranks is None else ranks.samples_group
-        if ranks is not None and self._compares and ranks.device.type != "cpu":
+    def __init__(self, ranks: Ranks) -> None:
+        self._size, self._group = ranks.sizes.data_parallel, ranks.samples_group
+        if self._size > 1 and ranks.device.type != "cpu":
             # Names are compared on the CPU, so that no step waits for the GPU.
             members = dist.get_process_group_ranks(ranks.samples_group)
             self._group = cast(dist.ProcessGroup, dist.new_group(members, backend="gloo"))
-        self.is_installed = False
         self._context: StepContext | None = None
         # What the step under way has logged; None outside of steps.
         self._collected: list[Logged] | None = None
-        self._reported_metrics = False
         self._changes = ExitStack()
 
     def install(self, task: LightningModule) -> None:
-        """Redirect `log`, unless that has been done."""
-        if self.is_installed:
-            return
-        self.is_installed = True
+        """Redirect `log` for a fit or an evaluation."""
         self._task, self._log = task, task.log
         # Lightning has given the task's method to each callback.
         for each in (task, *callbacks_of(task.trainer, Callback)):
@@ -87,7 +72,7 @@ class StepLog:
 
     def remove(self) -> None:
         """Restore `log`."""
-        self.is_installed, self._context = False, None
+        self._context = None
         self._changes.close()
 
     @contextmanager
@@ -98,19 +83,16 @@ class StepLog:
             yield
         finally:
             collected, self._collected = self._collected, None
-        self.names = list(dict.fromkeys(each.name for each in collected))
-        if self._compares:
+        if self._size > 1:
             # Values that only rank 0 logs are not averaged.
             compared = [each for each in collected if not each.options.get("rank_zero_only")]
-            self.compare([each.name for each in compared], context.name)
-            self._report_metrics(collected, context.name)
+            self._compare([each.name for each in compared], context.name)
         for each in collected:
             self._write(each, context)
 
     def _log_any(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         options |= zip(ARGUMENTS, args, strict=False)
-        if self._ranks is not None:
-            options["sync_dist"] = True
+        options["sync_dist"] = True
         context = self._context if self._collected is not None or ends_batch(self._task) else None
         # The step may change a tensor in place later, and its precision gives a number its type.
         if isinstance(value, Tensor):
@@ -142,29 +124,9 @@ class StepLog:
             )
         self._log(name, value, **options)
 
-    def _report_metrics(self, collected: list[Logged], step: str) -> None:
-        """Print once which metrics show a rank's own samples in a step."""
-        names = []
-        for name, value, options in collected:
-            on_step = options.get("on_step")
-            is_by_step = step == "training_step" if on_step is None else on_step  # as in Lightning
-            if isinstance(value, Metric) and is_by_step and not value.dist_sync_on_step:
-                names.append(name)
-        if names and not self._reported_metrics and self._task.trainer.is_global_zero:
-            self._reported_metrics = True
-            strategy: Any = self._task.trainer.strategy
-            say(
-                f"strategy={strategy.name}: {some_of(names)} of a step is that of the first rank's "
-                "samples, and of an epoch that of all; make the metric with dist_sync_on_step=True "
-                "for that of the global batch in each step, too"
-            )
-
-    def compare(self, names: list[str], step: str) -> None:
+    def _compare(self, names: list[str], step: str) -> None:
         """Reject names that only some ranks have logged."""
-        number = crc32("\n".join(names).encode())
-        extremes = torch.tensor([number, -number])
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self._group)
-        if extremes[0] == -extremes[1]:
+        if are_alike(names, self._group):
             return
         of_ranks = gather_objects(names, self._group)
         everywhere = set.intersection(*map(set, of_ranks))

@@ -26,6 +26,7 @@ from .mesh.sizes import Sizes
 
 UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
 TIMEOUT, CLOSED = "Timed out", "by peer"
+IN_PLACE = "is a view and is being modified inplace"
 PARTS = "each rank holds a part of {task}: call it as often on all ranks, or use strategy=ddp"
 WORDS = {
     "parameters that were not used": "the step before used only some of the parameters; " + UNUSED,
@@ -34,9 +35,9 @@ WORDS = {
     "DataLoader, another batch size, or trainer.sync_batchnorm=true",
     "SyncBatchNorm": "PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and "
     "trainer.sync_batchnorm=true",
-    "is a view and is being modified inplace": "{task} changes in place{at} what a sharded module "
-    "was given or has returned; write x = x + y instead of x += y, make a unit of the modules that "
-    "call it, by strategy.wrap=[...], or use strategy=ddp",
+    IN_PLACE: "{task} changes in place{at} what a sharded module was given or has returned; write "
+    "x = x + y instead of x += y, make a unit of the modules that call it, by strategy.wrap=[...], "
+    "or use strategy=ddp",
     "object layout differs": "a class has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot change it; make nn.Module the first base, or use strategy=ddp ({said})",
     TIMEOUT: "rank {rank} has waited strategy.timeout_seconds for another rank{at}; " + PARTS,
@@ -113,24 +114,18 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
     for name, layer in module.named_modules():
         if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             continue
-        if layer.max_norm is not None and not looks_up_all:
+        if layer.scale_grad_by_freq or (layer.max_norm is not None and not looks_up_all):
             raise UserError(
-                f"strategy={strategy}: {name} scales the rows that it looks up (max_norm), "
-                "different ones on each rank; use max_norm=None and scale all rows in "
-                "on_train_batch_end, or strategy=single"
-            )
-        if layer.scale_grad_by_freq:
-            raise UserError(
-                f"strategy={strategy}: {name} divides gradients by how often a batch looks up a "
-                "row (scale_grad_by_freq), but gets the batch in parts; use "
-                "scale_grad_by_freq=False, or strategy=single"
+                f"strategy={strategy}: {name} scales rows by what a batch looks up (max_norm, "
+                "scale_grad_by_freq), and gets the batch in parts; leave that out, or use "
+                "strategy=single"
             )
 
 
 def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
     """Explain an error of PyTorch in one line; None for any other error."""
     words = next((words for words in WORDS if words in str(error)), "")
-    line = WORDS.get(words)
+    line = WORDS.get(words) if words != IN_PLACE or is_sharded(module) else None
     if line is None and is_sharded(module) and _is_of_shards(error):
         line = SHARDED
     if line is None or (words in (TIMEOUT, CLOSED) and not _calls_the_network(error)):
@@ -139,7 +134,7 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     rank = dist.get_rank() if dist.is_initialized() else 0
     task = type(module).__name__
     return UserError(
-        f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=_place(error))}"
+        f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=place_of(error))}"
     )
 
 
@@ -155,7 +150,7 @@ def _calls_the_network(error: BaseException) -> bool:
     return not names.isdisjoint({"_wrapped_call_impl", "run_step"})
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Where in the project's own code an error has come up; "" if it is nowhere there."""
     for trace in of_the_project(error)[-1:]:
         code = trace.tb_frame.f_code

@@ -8,14 +8,13 @@ A batch whose labels are ignored in part (-100, as in transformers) has a loss t
 mean over the others: without `weight`, a line says so.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from ..compat.of_lightning import VALUE_OF_STEP, accumulates, results_of
+from ..compat.of_lightning import accumulates
 from ..compat.of_torch import tensor_leaves
 
 IGNORED = -100
@@ -73,11 +72,6 @@ class Window:
         # The count of the first batch with a nonzero count, and the sum of all relative to it.
         self._first = 0.0
         self._relative = 0.0
-        self._logged: dict[str, tuple[Tensor, float]] = {}
-
-    @property
-    def _is_complete(self) -> bool:
-        return not accumulates(self.module.trainer)
 
     @torch.no_grad()
     def factor(self, count: float) -> float:
@@ -90,7 +84,7 @@ class Window:
         self._first = self._first or count
         relative = count / self._first if self._first else 0.0
         self._relative += relative
-        if not self._is_complete:
+        if accumulates(self.module.trainer):
             return relative
         trainer = self.module.trainer
         to_mean = trainer.accumulate_grad_batches / self._relative if self._relative else 1.0
@@ -101,29 +95,3 @@ class Window:
                 if parameter.grad is not None:
                     parameter.grad.mul_(to_mean)
         return relative * to_mean
-
-    def log(self, count: float, names: Iterable[str]) -> None:
-        """Replace logged values by those of the whole window, once it is complete.
-
-        Metric objects of torchmetrics keep the value of the last batch.
-
-        Args:
-            count: As for `factor`.
-            names: The names that the step logged.
-        """
-        results = results_of(self.module.trainer)
-        assert results is not None
-        for name in names:
-            result = results[f"training_step.{name}"]
-            if not result.is_tensor or not result.meta.on_step:
-                continue
-            value = getattr(result, VALUE_OF_STEP)
-            before, counted = self._logged.get(name, (None, 0.0))
-            if before is not None and not result.meta.is_mean_reduction:
-                value = result.meta.reduce_fx(torch.stack([before, value]))
-            elif before is not None and counted:
-                share = count / (counted + count)
-                value = before * (1 - share) + value * share
-            self._logged[name] = value, counted + count
-            if self._is_complete:
-                setattr(result, VALUE_OF_STEP, value)

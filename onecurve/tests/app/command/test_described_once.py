@@ -163,7 +163,7 @@ REJECTED: list[tuple[Any, dict[str, Any], str]] = [
     (
         onecurve.FSDP,
         {"wrap": 3},
-        "wrap=3: must be layer or min_params or a list, each entry text, such as wrap='layer'",
+        "wrap=3: must be layer or a list, each entry text, such as wrap='layer'",
     ),
     (
         onecurve.mesh,

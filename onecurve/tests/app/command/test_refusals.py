@@ -228,7 +228,7 @@ OURS = {
     "test=null": "test=null … true or false",
     "model._target_=small.modles.lenet": "no modles in small; did you mean small.models.lenet?",
     "strategy=ddp +strategy.find_unused_parameter=true": "mean strategy.find_unused_parameters?",
-    "strategy=fsdp strategy.wrap=Linear": "must be layer or min_params or a list … wrap=la",
+    "strategy=fsdp strategy.wrap=Linear": "must be layer or a list … wrap=la",
     "strategy=ddp launch.debug_rank=2": "has the ranks 0 to 1 … such as launch.debug_rank=0",
     "strategy=ddp strategy.activation_checkpointing=some": "activation_checkpointing=some: ",
     "callbacks=[timer] callbacks.timer.duration=1h": "must be days:hours:minutes:sec",
@@ -304,12 +304,9 @@ UNFOLLOWED = {
 OURS |= {
     f"strategy=pipeline {typed}": said
     for typed, said in {
-        "strategy.microbatches=1": "strategy.microbatches=1 … use strategy.microbatches=2",
-        "strategy.microbatches=5 strategy.schedule=interleaved_1f1b": "use strategy.microbatches=6",
-        "data.batch_size=2": "strategy.microbatches=4 … use strategy.microbatches=2",
         "strategy.replicas=3": "strategy.replicas=3 … must divide the number of ranks, 2",
         "strategy.schedule=1f2b": "strategy.schedule=1f2b … such as strategy.schedule=1f1b",
-        "strategy.balance=even": "strategy.balance=even … such as 'strategy.balance=",
+        "strategy.balance=even": "strategy.balance=even … auto or a list … strategy.balance=auto",
         "strategy.balance=[1,1] model=mlp": "strategy.balance=[1,1] … 6 layers",
         "strategy.schedule=gpipe trainer.devices=7 model=mlp": "6 layers … trainer.devices=6",
         f"strategy.schedule={ZBV} strategy.activation_checkpointing=selective": (
@@ -334,7 +331,6 @@ OURS |= {
         ),
         "strategy.tensor=0": "strategy.tensor=0 … a whole number from 1",
         "strategy.shard=2 data.batch_size=1": "data.batch_size=1 … 2 ranks",
-        "strategy.pipeline=2 strategy.microbatches=99": "strategy.microbatches=99 … 32 samples",
         f"strategy.pipeline=2 trainer.devices=4 strategy.schedule={ZBV} "
         "strategy.reshard_after_forward=true": (
             "strategy.reshard_after_forward=true … "

@@ -233,7 +233,7 @@ STRATEGIES = {
     "single": onecurve.Single,
     "dp": onecurve.DP,
     "ddp": onecurve.DDP,
-    "fsdp": partial(onecurve.FSDP, wrap="min_params", min_params=1),
+    "fsdp": partial(onecurve.FSDP, wrap=["Linear"]),
     "tensor": onecurve.Tensor,
 }
 

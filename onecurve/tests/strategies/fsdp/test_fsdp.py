@@ -51,7 +51,7 @@ def test_mixed_precision_stays_near_single() -> None:
 
     Under SGD and with a smooth activation: both keep a small error small, and AdamW does not.
     """
-    cases: dict[Any, Case] = {"": (Small, onecurve.FSDP(min_params=1), {"precision": "bf16-mixed"})}
+    cases: dict[Any, Case] = {"": (Small, onecurve.FSDP(), {"precision": "bf16-mixed"})}
     curves = [logged[""]["train/loss"] for logged in (alone(cases), fits_in_ranks(cases))]
     assert 0 < largest_difference(*curves) <= 0.01
 

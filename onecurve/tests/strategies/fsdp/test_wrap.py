@@ -36,15 +36,10 @@ def test_wrap_selects_the_units() -> None:
     task = Task()
     first, second = task.blocks
     parts = [task.embedding, first, second, task.head]
-    assert find_units(task, "layer", 0) == parts
-    assert find_units(task, ["Linear"], 0) == [task.head, second.linear, first.linear]
-    assert find_units(task, ["Linear", "Block"], 0)[1:] == [
+    assert find_units(task, "layer") == parts
+    assert find_units(task, ["Linear"]) == [task.head, second.linear, first.linear]
+    assert find_units(task, ["Linear", "Block"])[1:] == [
         second.linear, second, first.linear, first
-    ]  # fmt: skip
-    # 240 parameters in the embedding, 72 in a linear layer, 288 in an attention, 360 in a block.
-    assert find_units(task, "min_params", 300) == [first, second]
-    assert find_units(task, "min_params", 200) == [
-        task.embedding, first.attention, second.attention, task.head
     ]  # fmt: skip
 
 
@@ -53,17 +48,17 @@ def test_a_unit_holds_all_uses_of_a_tied_parameter_or_none() -> None:
     first, second = task.blocks
     task.head.weight = task.embedding.weight
     first.linear.bias = first.attention.out_proj.bias
-    assert find_units(task, "layer", 0) == [first, second]
-    assert find_units(task, ["Linear", "Block"], 0) == [second.linear, second, first]
+    assert find_units(task, "layer") == [first, second]
+    assert find_units(task, ["Linear", "Block"]) == [second.linear, second, first]
     # The same layer in two places.
     second.linear = first.linear
-    assert find_units(task, "layer", 0) == []
+    assert find_units(task, "layer") == []
 
 
 @pytest.mark.parametrize(
     ("wrap", "words"),
     [
-        ("layers", "wrap='layers': must be layer or min_params or a list"),
+        ("layers", "wrap='layers': must be layer or a list"),
         (["Linear", "Conv2d"], "wrap=['Linear', 'Conv2d']: the task has no Conv2d"),
     ],
 )

@@ -30,7 +30,7 @@ class Sent(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def counts(sequence: bool) -> dict[str, dict[str, int]]:
+def counts() -> dict[str, dict[str, int]]:
     """What a step sends, by kind, of one that has nothing else to send."""
     found = {}
     if not dist.is_initialized():
@@ -39,7 +39,7 @@ def counts(sequence: bool) -> dict[str, dict[str, int]]:
     for name in ("mlp", "gpt", "vit"):
         task, inputs, targets = made(name)
         plan = find_plan(task, {"": task}, None, 2)
-        apply_plan(task, plan, mesh, sequence and name != "mlp")
+        apply_plan(task, plan, mesh)
         with Sent() as sent:
             task.loss(task(inputs), targets).backward()
         found[name] = dict(sent.kinds)
@@ -49,18 +49,10 @@ def counts(sequence: bool) -> dict[str, dict[str, int]]:
 @pytest.mark.compares
 def test_a_step_sends_no_more_than_it_must() -> None:
     """A block has two pairs of sharded layers; each needs one sum forwards and one backwards."""
-    sent = warm_ranks.run(counts, (False,), processes=2)
+    sent = warm_ranks.run(counts, (), processes=2)
     # The last layer is joined. The gradient of the inputs is nobody's.
     assert sent["mlp"] == {"allreduce_": 2, "_allgather_base_": 1}
     # The embedding's sum forwards, the head's backwards; its logits are joined.
     assert sent["gpt"] == {"allreduce_": 2 * 4 + 2, "_allgather_base_": 1}
     # Rows of its attentions change hands, forwards and backwards.
     assert sent["vit"] == {"allreduce_": 2 * 4 + 1, "_allgather_base_": 1, "alltoall_base_": 4}
-    sent = warm_ranks.run(counts, (True,), processes=2)["gpt"]
-    # With sharded sequences one of either in place of each sum; the sequence is cut in no message,
-    # and joined at the end; the gradient of what was cut is joined, that of what was joined cut.
-    # The logits are joined.
-    assert sent["_reduce_scatter_base_"] == 8
-    assert sent["_allgather_base_"] == 8 + 2 + 1
-    # Those outside of the blocks, and of each uncut module within them its gradients, at once.
-    assert sent["allreduce_"] == 2 + 2 * 3

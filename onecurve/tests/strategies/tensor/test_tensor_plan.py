@@ -101,7 +101,6 @@ def test_a_model_of_transformers_brings_its_plan() -> None:
     assert plan_of_transformers(model) == expected
     task = Task(model)
     plan = find_plan(task, {"": task}, None, 2)
-    assert plan.pop("network.layers.0") == "sequence"
     assert {name.partition(".")[2]: style for name, style in plan.items()} == expected
     check_plan(task, plan, 2)
 
@@ -125,7 +124,7 @@ def test_a_network_outside_of_the_tables_is_told_of_a_plan(
 ) -> None:
     for layers, is_told in ((linears((8, 16), (16, 8)), True), ([], False)):
         task = Task(module("one two", layers)) if layers else plan_of("mlp")[0]
-        report_plan(task, find_plan(task, {"": task}, None, 2), 2, sequence=False)
+        report_plan(task, find_plan(task, {"": task}, None, 2), 2)
         said = " ".join(capsys.readouterr().out.split())
         assert ("strategy.plan can give better styles" in said) == is_told
 
@@ -144,7 +143,6 @@ QKV = "block1.attention.qkv"
 REFUSED = {
     "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is not a style; use one of col"),
     "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 matches no module; use names"),
-    "text": ("gpt", "all", 2, "plan='all': must be auto"),
     "heads": ("gpt", None, 4, "cannot share the 2 heads of network.block2.attention evenly; use"),
     "features": ("mlp", None, 3, "cannot share the 32 output features of network.0 evenly"),
     "norm": ("gpt", {"norm": "rowwise"}, 2, "network.norm is LayerNorm, and rowwise is for Linear"),
@@ -155,7 +153,7 @@ REFUSED = {
         f"network.{QKV} is fused, which is for one projection of q",
     ),
     "fused, of heads": ("fused", None, 4, "cannot share the 2 heads of network.1.attention evenly"),
-    "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to shard in Task"),
+    "nothing": ("gpt", {}, 2, "nothing to shard in Task"),
     "tied": (
         "gpt",
         {"head": "vocab"},
@@ -214,7 +212,7 @@ def test_most_of_a_network_is_shared(name: str, least: float) -> None:
 def test_modules_whose_names_differ_by_numbers_share_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report_plan(*plan_of("vit"), 2, sequence=False)
+    report_plan(*plan_of("vit"), 2)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 1 + 4 + 1
     assert said[-1].endswith("parameters are sharded over 2 ranks; each holds 11,109")

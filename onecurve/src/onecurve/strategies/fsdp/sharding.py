@@ -52,7 +52,7 @@ class Sharding(NamedTuple):
                     self._shard(part, mesh, MixedPrecisionPolicy(), frees)
         units = [
             unit
-            for unit in find_units(module, self.options.wrap, self.options.min_params)
+            for unit in find_units(module, self.options.wrap)
             if any(parameter.ndim for parameter in unit.parameters())
         ]
         kept = last_units(module, units) if self.options.reshard_after_forward == "auto" else []
@@ -221,21 +221,17 @@ def is_sharded(module: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
-def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) -> list[nn.Module]:
+def find_units(module: nn.Module, wrap: str | Sequence[str]) -> list[nn.Module]:
     """The modules that become units, inner ones first.
 
     Args:
         module: The task, or a stage of a pipeline.
         wrap: "layer" for each layer (`find_layers`), or each child of a task without ordered
-            layers; "min_params" for the smallest modules with at least that many parameters; a
-            list for all modules of these classes.
-        min_params: For ``wrap="min_params"``.
+            layers; a list for all modules of these classes.
     """
     if wrap == "layer":
         layers = find_layers(module)
         units = called(module.children()) if layers is None else list(layers.values())
-    elif wrap == "min_params":
-        units = _by_size(module, min_params)
     else:
         # `modules()` yields parents before their children.
         units = [part for part in reversed(_parts(module)) if type(part).__name__ in wrap]
@@ -265,27 +261,6 @@ def last_units(module: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]
             break
         last.append(layer)
     return last
-
-
-def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
-    units: list[nn.Module] = []
-
-    def visit(part: nn.Module) -> int:
-        """Collect units in a module; returns how many of its parameters are in no unit."""
-        if isinstance(part, nn.MultiheadAttention):
-            # It uses its output layer's parameters without calling that layer.
-            left = sum(parameter.numel() for parameter in part.parameters())
-        else:
-            left = sum(parameter.numel() for parameter in part.parameters(recurse=False))
-            left += sum(visit(child) for child in part.children())
-        if left < min_params or isinstance(part, CONTAINERS):
-            return left
-        units.append(part)
-        return 0
-
-    for child in module.children():
-        visit(child)
-    return units
 
 
 def check_wrap(module: nn.Module, wrap: str | Sequence[str]) -> None:

@@ -1,9 +1,10 @@
 """This rank's place on the mesh of five axes, its process groups, and simple collectives."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal, cast
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -122,6 +123,16 @@ def stream_of(ranks: Ranks | None) -> RankStream:
         return RankStream(0, independent=())
     independent = tuple(Draws) if ranks.sizes.data_parallel > 1 else (Draws.STEP,)
     return RankStream(ranks.data_parallel_rank, independent)
+
+
+def are_alike(
+    names: Sequence[str], group: dist.ProcessGroup | None, device: torch.device | None = None
+) -> bool:
+    """Whether all ranks of a group pass the same names, in the same order; one small message."""
+    number = crc32("\n".join(names).encode())
+    extremes = torch.tensor([number, -number], device=device)
+    dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=group)
+    return not extremes.sum()
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:

@@ -43,7 +43,7 @@ class Mesh(OneCurve, DDPStrategy):
         if options.tensor > 1:
             from ..tensor.parallel import TensorParallel
 
-            parallelisms.append(TensorParallel(options.plan, options.sequence))
+            parallelisms.append(TensorParallel(options.plan))
         if options.context > 1:
             from ..context_parallel import ContextParallel
 

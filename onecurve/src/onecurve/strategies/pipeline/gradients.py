@@ -7,8 +7,8 @@ instead asks for a loss first, then clears old gradients (unless it accumulates)
     training_step:  .grad set aside -> schedule -> fresh gradients into the stash -> .grad put back
     loss.backward:  stash x incoming gradient is added to .grad
 
-The incoming gradient carries what Lightning and the precision plugin do to the loss: division by
-the number of accumulated batches, the weight of an uneven share, the scale of 16-bit training.
+The incoming gradient carries what Lightning does to the loss: division by the number of accumulated
+batches, and the weight of an uneven share.
 
 A rank has the gradients of its own layers. A hook that takes a norm over "all" of them, as
 Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another number on every rank.
@@ -21,23 +21,19 @@ what asks for its numbers cannot have them, and says so. Optimizers are shown ne
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from traceback import extract_tb
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
-from ...compat.of_torch import at_end_of_backward, local_shard, sees_outputs
-from ...errors import UserError, in_short, of_the_project
+from ...compat.of_torch import at_end_of_backward, sees_outputs
+from ...errors import UserError, in_short
 from ..collectives import with_hook
-from ..unsupported import gradients_aside
+from ..unsupported import gradients_aside, place_of
 from .network import Network
 from .remote import NO_DATA
-
-BUCKET_BYTES = 25 * 2**20
 
 
 class Stash:
@@ -54,13 +50,13 @@ class Stash:
             yield
             self.gradients = [parameter.grad for parameter in self.parameters]
 
-    def attach(self, loss: Tensor, scale: float) -> Tensor:
-        """The same loss, whose backward pass adds the stash, divided by its scale, to ``.grad``."""
+    def attach(self, loss: Tensor) -> Tensor:
+        """The same loss, whose backward pass adds the stash to ``.grad``."""
 
         def deposit(incoming: Tensor) -> None:
             for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
                 if gradient is not None:
-                    gradient.mul_(incoming / scale)
+                    gradient.mul_(incoming)
                     before = parameter.grad
                     parameter.grad = gradient if before is None else before.add_(gradient)
             self.gradients = []
@@ -77,40 +73,12 @@ def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
 
 
 def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
-    """Replace gradients by their mean over a group, in buckets of some 25 MB."""
-    bucket: list[Tensor] = []
-    for position, gradient in enumerate(gradients):
-        bucket.append(gradient)
-        size = sum(tensor.nbytes for tensor in bucket)
-        following = gradients[position + 1 : position + 2]
-        if size >= BUCKET_BYTES or not following or following[0].dtype != gradient.dtype:
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            dist.all_reduce(flat, group=group)
-            flat /= dist.get_world_size(group)
-            pieces = torch.split(flat, [tensor.numel() for tensor in bucket])
-            for tensor, piece in zip(bucket, pieces, strict=True):
-                tensor.copy_(piece.view_as(tensor))
-            bucket = []
-
-
-def scaler_of(precision: Precision) -> torch.amp.GradScaler | None:
-    """The gradient scaler of 16-bit training, if there is one."""
-    return precision.scaler if isinstance(precision, MixedPrecision) else None
-
-
-def agree_on_overflow(parameters: Iterable[Tensor], device: torch.device) -> None:
-    """Make the gradient scalers of all ranks skip a step that one of them must skip.
-
-    If a rank has a gradient that is not finite, all get one.
-    """
-    finite = torch.tensor(1.0, device=device)
-    held = [p.grad for p in parameters if p.grad is not None and not p.is_meta]
-    parts = [local_shard(gradient) for gradient in held]
-    for part in parts:
-        finite *= part.isfinite().all()
-    dist.all_reduce(finite, op=dist.ReduceOp.MIN)
-    if parts:
-        parts[0].div_(finite)
+    """Replace gradients by their mean over a group; all of them are under way at once."""
+    sums = [gradient.contiguous() for gradient in gradients]
+    for work in [dist.all_reduce(each, group=group, async_op=True) for each in sums]:
+        work.wait()
+    for gradient, total in zip(gradients, sums, strict=True):
+        gradient.copy_(total / dist.get_world_size(group))
 
 
 def explained(
@@ -126,14 +94,10 @@ def explained(
     if lacks_data and is_in_step:
         return layers_used_outside_network(module, network)
     if lacks_data:
-        at = [
-            f"{each.tb_frame.f_code.co_name} "
-            f"({Path(each.tb_frame.f_code.co_filename).name}:{each.tb_lineno})"
-            for each in of_the_project(error)
-        ]
         line = (
-            f"{at[-1] if at else 'a callback'} reads, draws or compares a weight or a gradient "
-            "that another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
+            f"a hook of {type(module).__name__} or a callback{place_of(error)} reads, draws or "
+            "compares a weight or a gradient that another rank has; use "
+            "trainer.gradient_clip_val, self.clip_gradients(...) or "
             "self.trainer.strategy.gradient_norm(), which know all gradients, `with "
             "self.trainer.strategy.full_parameters(self):` for weights, requires_grad alone to "
             "unfreeze, onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"

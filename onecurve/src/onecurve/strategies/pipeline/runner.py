@@ -24,15 +24,12 @@ from torch import Tensor
 
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
-from ..collectives import with_hook
 from ..context_parallel import gather_outputs, shard_sequences, working_on
-from ..layout import changed
 from ..prepare import Prepared
-from ..returned import reject_without_gradient
 from ..step import StepContext
 from ..weight import weight_of
 from .fill_drain import through_stages
-from .gradients import Stash, layers_used_outside_network, scaler_of
+from .gradients import Stash, layers_used_outside_network
 from .partition import Stages
 from .schedule import Schedules
 from .shapes import Tensors
@@ -48,7 +45,6 @@ class Runner:
 
     task: LightningModule
     stages: Stages
-    """Those of the network that steps call."""
     schedule: str
     microbatches: int
     """The wanted number."""
@@ -70,7 +66,7 @@ class Runner:
     _losses: Tensor | None = None
     _rows: int | None = None
     _prepared: Prepared | None = None
-    _scale: float = 1.0
+    _weight: float = 1.0
     _inputs: Tensors = ()
 
     def __post_init__(self) -> None:
@@ -82,7 +78,6 @@ class Runner:
             self._loss,
             partial(weight_of, self.task),
         )
-        self._at_first = {name: buffer.clone() for name, buffer in self.stages.buffers().items()}
 
     def begin(self) -> None:
         """Begin a fit or an evaluation."""
@@ -108,11 +103,8 @@ class Runner:
             declares = self.task.automatic_optimization and _declares_loss(self.task)
             if why and (self.schedule != "1f1b" or declares):
                 self._say(why)
-        # What 16-bit training multiplies the loss by, a schedule must, too.
-        scaler = scaler_of(self.precision)
-        scale = 1.0 if scaler is None else float(scaler.get_scale())
         # FSDP2 averages the gradients of a schedule within it, so they are weighted before.
-        self._scale = scale * context.weight
+        self._weight = context.weight
         self._is_in_step = True
         try:
             result = step()
@@ -126,7 +118,7 @@ class Runner:
         if self._losses is None:
             return result
         self.loss_check.compare(loss, self._losses)
-        attached = self.stash.attach(loss, scale)
+        attached = self.stash.attach(loss)
         return {**result, "loss": attached} if isinstance(result, dict) else attached
 
     def _why_gpipe(self) -> str | None:
@@ -156,15 +148,10 @@ class Runner:
             )
         self._has_said = True
 
-    def forward(
-        self, inputs: Tensors, stages: Stages | None = None, whole: bool = False
-    ) -> Tensors:
-        """Replaces `forward` of the network; all ranks get its outputs.
+    def forward(self, inputs: Tensors, whole: bool = False) -> Tensors:
+        """Replaces `forward` of the network, for a batch; all ranks get its outputs.
 
-        Args:
-            inputs: Those of the network, for the batch.
-            stages: The stages, if it is not the first network of the task.
-            whole: Whether the batch cannot be divided.
+        In one piece if `whole`, because the batch cannot be divided.
         """
         trains = self._is_in_step and torch.is_grad_enabled()
         if trains and self.inputs is None:
@@ -178,32 +165,26 @@ class Runner:
                 )
             if not needs_gradient:
                 outputs, self._losses = self._train(inputs)
-                # Later steps are compared by value alone.
-                first = self.loss_check.is_first
-                return tuple(map(_with_gradient, outputs)) if first else outputs
+                return outputs
         if trains and self.by_schedule:
             what = "needs a gradient" if needs_gradient else "is not certainly the batch"
             self._say(f"what enters the network {what}")
-        return self.fill_drain(inputs, 1 if whole else self._chunks(inputs), stages)
+        return self.fill_drain(inputs, 1 if whole else self._chunks(inputs))
 
-    def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
+    def fill_drain(self, inputs: Tensors, chunks: int) -> Tensors:
         """The outputs of the network; differentiable."""
-        stages = stages or self.stages
+        stages = self.stages
         with self._own_random_numbers(), working_on(stages.context.piece(inputs)):
             outputs = through_stages(stages, shard_sequences(inputs, stages.context), chunks)
             return tuple(gather_outputs(outputs, stages.context.piece(inputs)))
 
-    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
+    def plan(self, inputs: Tensors) -> tuple[str, int]:
         """The name of the schedule for a batch, and the number of micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
-                return self.schedule, self.schedules.get(shard_sequences(inputs, stages.context))[1]
+                shards = shard_sequences(inputs, self.stages.context)
+                return self.schedule, self.schedules.get(shards)[1]
             return "gpipe", self._chunks(inputs)
-
-    def changed_buffers(self) -> list[str]:
-        """The names of this rank's buffers that the first step has changed."""
-        before, self._at_first = self._at_first, {}
-        return changed(before, self.stages.buffers())
 
     def _chunks(self, inputs: Tensors) -> int:
         """The number of micro-batches: one, if the first dimension is not the batch."""
@@ -266,7 +247,7 @@ class Runner:
             working_on(stages.context.piece(inputs)),
         ):
             given = shard_sequences(inputs, stages.context)
-            results, losses = self.schedules.forward_backward(given, targets, self._scale)
+            results, losses = self.schedules.forward_backward(given, targets, self._weight)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
         known = torch.empty(2, dtype=torch.float64, device=stages.ranks.device)
         if losses is not None:
@@ -291,18 +272,6 @@ class Runner:
         finally:
             self.takes_loss = False
         return loss
-
-
-def _with_gradient(output: Tensor) -> Tensor:
-    """The same tensor, but a loss that is computed of it requires a gradient, unless detached."""
-    if not output.is_floating_point():
-        return output
-
-    def ran(_: Tensor) -> None:
-        raise RuntimeError("the output of a schedule does not require grad")  # see `explained`
-
-    # Cloned, because a step may change it in place.
-    return with_hook(output.requires_grad_().clone(), ran)
 
 
 def _declares_loss(task: LightningModule) -> bool:
@@ -330,8 +299,6 @@ class LossCheck:
     module: LightningModule
     mixed: bool
     """Whether autocast computes in 16 bits."""
-    is_first: bool = True
-    """Whether no step was compared yet. In the first one a loss without a gradient is rejected."""
     _latest: tuple[Tensor, torch.dtype, int] | None = None
     _arrived: Any = None
     """The event by which the numbers of the latest step are on the CPU, if they were on a GPU."""
@@ -341,12 +308,9 @@ class LossCheck:
 
         The difference is relative to the mean of absolute values: losses of both signs cancel out.
         """
-        if self.is_first:
-            reject_without_gradient(self.module, returned)
-        elif returned.requires_grad:
+        if returned.requires_grad:  # the outputs of a schedule do not
             raise self._another("depends on parameters beside its network")
         self.read()
-        self.is_first = False
         numbers = torch.stack([returned.detach().double().reshape(()), *losses])
         step = self.module.trainer.global_step
         self._latest = numbers.to("cpu", non_blocking=True), returned.dtype, step

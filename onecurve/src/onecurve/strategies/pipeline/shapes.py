@@ -121,15 +121,11 @@ def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
     except Exception as error:  # whatever a layer does with what it was not made for
         raise _cannot_measure(name, error) from error
     tensors = as_tuple(outputs)
-    if isinstance(outputs, tuple) and len(outputs) == 1:
+    is_tuple_of_one = isinstance(outputs, tuple) and len(outputs) == 1
+    if is_tuple_of_one or not all(isinstance(value, Tensor) for value in tensors):
         raise UserError(
-            f"strategy=pipeline: layer {name} returns a tuple of one tensor; return the tensor "
-            "itself, or use strategy=fsdp"
-        )
-    if not all(isinstance(value, Tensor) for value in tensors):
-        raise UserError(
-            f"strategy=pipeline: layer {name} returns something other than a tensor or a tuple of "
-            "tensors; change it, or use strategy=fsdp"
+            f"strategy=pipeline: layer {name} returns neither a tensor nor a tuple of several; "
+            "change it, or use strategy=fsdp"
         )
     return tensors
 

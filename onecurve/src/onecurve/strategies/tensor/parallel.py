@@ -17,17 +17,16 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional as F
 
 from ...compat.of_torch import parameters_replaced
 from ...errors import UserError, in_short
-from ..collectives import redistribute
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
 from ..parallelism import Applied, Parallelism, Setting
 from .plan import check_plan, find_plan, report_plan
-from .regions import Region, full_sum, heads_forward, local, own_rows, runs_of, summand
+from .regions import entered, full_sum, gathered, heads_forward, local, own_rows, summand
 from .styles import (
     STYLES,
     holds_parameters,
@@ -44,9 +43,8 @@ from .styles import (
 class TensorParallel(Parallelism):
     """Shards the layers of a task over the ranks of a tensor group."""
 
-    def __init__(self, given: Mapping[str, str] | str, sequence: bool) -> None:
+    def __init__(self, given: Mapping[str, str] | str) -> None:
         self.given = given
-        self.sequence = sequence
 
     def is_needed(self, sizes: Sizes) -> bool:
         return sizes.tensor > 1
@@ -58,9 +56,9 @@ class TensorParallel(Parallelism):
         for part in parts:
             part.plan = find_plan(task, part.layers, self.given, size)
         plan = {name: style for part in parts for name, style in part.plan.items()}
-        check_plan(task, plan, size, f"strategy.tensor={size}", self.sequence)
+        check_plan(task, plan, size, f"strategy.tensor={size}")
         if setting.ranks.rank == 0 and strategy.prints_layers:
-            report_plan(task, plan, size, self.sequence)
+            report_plan(task, plan, size)
         return parts
 
     def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
@@ -69,39 +67,30 @@ class TensorParallel(Parallelism):
             move(task, setting.ranks.device)
         for part in parts:
             if part.plan:
-                apply_plan(task, part.plan, setting.ranks.mesh["tensor"], self.sequence)
+                apply_plan(task, part.plan, setting.ranks.mesh["tensor"])
         return Applied()
 
 
-def apply_plan(
-    module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, sequence: bool
-) -> None:
-    """Shard the layers of a plan that `check_plan` has validated.
+def apply_plan(module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
+    """Shard the layers of a plan that `check_plan` has validated: in a pipeline, of one stage.
 
-    In a pipeline these are the layers of one stage: sharded sequences never leave a stage. Every
-    rank of the mesh "tensor" calls this, with the same weights.
+    Every rank of the mesh "tensor" calls this, with the same weights.
     """
     parts: dict[str, Any] = dict(module.named_modules(remove_duplicate=False))
-    blocks = [name for name, style in plan.items() if style == "sequence"] if sequence else []
-    runs = runs_of(parts, blocks, mesh)
-    regions = {name: run.region for run in runs for name in run.names}
-    styles = {name: style for name, style in plan.items() if style != "sequence"}
     entries: dict[str, _Entry] = {}
     made: dict[nn.Parameter, nn.Parameter] = {}
     sharded: set[nn.Module] = set()
     # In this order a module comes before its submodules.
-    for name, style in sorted(styles.items()):
+    for name, style in sorted(plan.items()):
         part = parts[name]
-        around = [region for outer, region in regions.items() if is_within(name, outer)]
-        region = around[0] if around else Region(mesh)
         entry = next((each for outer, each in entries.items() if is_within(name, outer)), None)
         if not holds_parameters(part):
             share_counts(part, mesh.size())
-            entries[name] = _Entry(name, part, region, within(styles, name))
+            entries[name] = _Entry(name, part, mesh, within(plan, name))
             continue
         sharded |= _shard(part, style, mesh, made)
         if isinstance(part, nn.MultiheadAttention):
-            part.forward = partial(heads_forward, part, region)  # type: ignore[method-assign]
+            part.forward = partial(heads_forward, part, mesh)  # type: ignore[method-assign]
             # With a hook, nn.TransformerEncoderLayer does not bypass `forward` by its fast path.
             part.register_forward_pre_hook(lambda *_: None)
         elif isinstance(part, nn.Embedding):
@@ -109,14 +98,12 @@ def apply_plan(
         else:
             outer, _, own = name.rpartition(".")
             is_fused = style == "fused"
-            sections = sections_of(parts[outer], within(styles, outer), own) if is_fused else None
-            part.forward = partial(_linear, part, style, sections or [], region, entry)
+            sections = sections_of(parts[outer], within(plan, outer), own) if is_fused else None
+            part.forward = partial(_linear, part, style, sections or [], mesh, entry)
     for name, part in parts.items():
         # Each rank uses an unsharded parameter in there for its part of the result only.
-        if part not in sharded and any(is_within(name, outer) for outer in (*entries, *regions)):
+        if part not in sharded and any(is_within(name, outer) for outer in entries):
             part.forward = partial(_with_summed_gradients, part, part.forward, mesh)
-    for run in runs:
-        _split_sequence(parts[run.names[0]], parts[run.names[-1]], run.region)
 
 
 def _shard(
@@ -150,14 +137,14 @@ class _Entry:
     """
 
     def __init__(
-        self, name: str, part: nn.Module, region: Region, styles: Mapping[str, str]
+        self, name: str, part: nn.Module, mesh: DeviceMesh, styles: Mapping[str, str]
     ) -> None:
         self.name = name
-        self.region = region
+        self.mesh = mesh
         layers = {part.get_submodule(path): style for path, style in styles.items() if path}
         own = {weight for layer in layers for weight in layer.parameters()}
         self._widths: set[int] = set()
-        if region.between.is_replicate() and own.issuperset(part.parameters()):
+        if own.issuperset(part.parameters()):
             reading = [layer for layer, style in layers.items() if style != "rowwise"]
             self._widths = {in_features(layer) for layer in reading if is_linear(layer)}
         self._read: dict[int, tuple[Tensor, Tensor]] | None = None
@@ -169,17 +156,15 @@ class _Entry:
         if not self._widths:
             return inputs
         if self._read is None:  # activation checkpointing recomputes this layer alone
-            return self.region.enter(inputs)
+            return entered(inputs, self.mesh)
         if id(inputs) not in self._read:
-            self._read[id(inputs)] = inputs, self.region.enter(inputs)
+            self._read[id(inputs)] = inputs, entered(inputs, self.mesh)
         return self._read[id(inputs)][1]
 
     def _entered(self, *inputs: Any, **options: Any) -> Any:
-        # Only the first input is sharded along the sequence.
-        outside = Region(self.region.mesh)
         used = [
-            (outside if number else self.region).enter(value) if self._enters(value) else value
-            for number, value in enumerate([*inputs, *options.values()])
+            entered(value, self.mesh) if self._enters(value) else value
+            for value in (*inputs, *options.values())
         ]
         named = dict(zip(options, used[len(inputs) :], strict=True))
         self._read = {}
@@ -206,7 +191,7 @@ def _linear(
     layer: nn.Linear,
     style: str,
     sections: list[int],
-    region: Region,
+    mesh: DeviceMesh,
     entry: _Entry | None,
     inputs: Tensor,
 ) -> Tensor:
@@ -214,12 +199,12 @@ def _linear(
     weight = local(layer.weight)
     weight = weight.T if is_transposed(layer) else weight  # (out, in)
     if style == "rowwise":
-        return region.leave(F.linear(inputs, weight, summand(region, layer.bias)), Partial())
+        return full_sum(F.linear(inputs, weight, summand(mesh, layer.bias)), mesh)
     bias = local(layer.bias)
     if style == "fused":
-        weight, bias = own_rows(weight, bias, sections, region.mesh)
-    outputs = F.linear(entry.read(inputs) if entry else region.enter(inputs), weight, bias)
-    return region.leave(outputs, Shard(-1)) if style in ("colwise_gather", "vocab") else outputs
+        weight, bias = own_rows(weight, bias, sections, mesh)
+    outputs = F.linear(entry.read(inputs) if entry else entered(inputs, mesh), weight, bias)
+    return gathered(outputs, mesh) if style in ("colwise_gather", "vocab") else outputs
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:
@@ -244,29 +229,6 @@ def _with_summed_gradients(
     }
     if not own or not torch.is_grad_enabled():
         return forward(*inputs, **options)
-    # All in one message.
-    flat = torch.cat([parameter.flatten() for parameter in own.values()])
-    flat = redistribute(flat, mesh.get_group(), Replicate(), Replicate(), Partial())
-    parts = flat.split([parameter.numel() for parameter in own.values()])  # type: ignore[no-untyped-call]
-    used = [part.view_as(parameter) for part, parameter in zip(parts, own.values(), strict=True)]
-    with parameters_replaced(layer, dict(zip(own, used, strict=True))):
+    used = {name: entered(parameter, mesh) for name, parameter in own.items()}
+    with parameters_replaced(layer, used):
         return forward(*inputs, **options)
-
-
-def _split_sequence(first: nn.Module, last: nn.Module, region: Region) -> None:
-    """Split the sequence before the first block, and join it after the last one."""
-    begin = first.forward
-
-    def begun(full: Tensor, *others: Any, **options: Any) -> Any:
-        return begin(region.split(full), *others, **options)
-
-    first.forward = begun
-    end = last.forward
-
-    def ended(*inputs: Any, **options: Any) -> Any:
-        made = end(*inputs, **options)
-        if isinstance(made, tuple):
-            return (region.join(made[0]), *made[1:])
-        return region.join(made)
-
-    last.forward = ended

@@ -11,7 +11,6 @@
 | `vocab`          | Linear, the last        | some entries    | full         | full: gathered   |
 | `heads`          | nn.MultiheadAttention,  | some heads      | full         | full             |
 |                  | or a custom attention   |                 |              |                  |
-| `sequence`       | a block, a norm         | all parameters  | a shard      | a shard          |
 
 In a custom attention with the style `heads`, Linear layers are `colwise`, except the output
 projection, which is `rowwise`. `colwise` for a custom module is the same without heads.
@@ -19,8 +18,7 @@ projection, which is `rowwise`. `colwise` for a custom module is the same withou
 A fused projection of queries, keys and values is `fused` if its rows are all queries, all keys, all
 values, and `colwise` if heads are outermost, `(heads, 3, d)`.
 Code between sharded layers writes -1 for the number of heads, or reads it from an attribute such as
-`self.heads`, which is set to the number on this rank. `sequence` only has an effect with
-`strategy.sequence=true`: such neighbours pass shards of (N, T, features) along T to each other.
+`self.heads`, which is set to the number on this rank.
 """
 
 import difflib
@@ -80,11 +78,6 @@ def find_plan(
     parts = dict(module.named_modules(remove_duplicate=False))
     if isinstance(given, Mapping):
         plan = _fitting(parts, "", given, "strategy.plan")
-    elif given not in (None, "auto"):
-        raise UserError(
-            f"strategy.plan={given}: must be auto, or styles by globs of module names, such as "
-            "{'*.mlp.0': colwise, '*.mlp.2': rowwise}; use strategy.plan=auto"
-        )
     else:
         found, plan = _with_own_plan(parts), {}
         for name in found:
@@ -153,21 +146,14 @@ def check_plan(
     plan: Mapping[str, str],
     size: int,
     key: str = "strategy=tensor",
-    sequence: bool = False,
 ) -> None:
     """Reject a plan that cannot shard the module over `size` ranks."""
     parts = dict(module.named_modules(remove_duplicate=False))
-    if all(style == "sequence" for style in plan.values()):
+    if not plan:
         raise UserError(
             f"{key}: nothing to shard in {type(module).__name__}: it has no Linear layer, used "
             f"once, whose outputs {size} ranks can share, and no known attention; give layers "
             "styles in strategy.plan, such as vocab to an embedding, or use strategy=fsdp"
-        )
-    if sequence and "sequence" not in plan.values():
-        raise UserError(
-            "strategy.sequence=true: there is nothing to shard along the sequence: no block of "
-            "attention and norms was recognised; give some modules the style sequence in "
-            "strategy.plan, or use strategy.sequence=false"
         )
     for name, style in plan.items():
         check_one(name, parts[name], style, size, key, within(plan, name))
@@ -188,8 +174,6 @@ def check_one(
 
     Its submodules have these styles, by path, or else those of its family.
     """
-    if style == "sequence":
-        return
     if is_divided(part, style):
         heads = heads_of(part, styles) if style == "heads" else None
         if heads is not None:
@@ -261,7 +245,7 @@ def _check_ties(module: LightningModule, plan: Mapping[str, str], key: str) -> N
         style = plan.get(holder, "unsharded")
         if isinstance(module.get_submodule(holder.rpartition(".")[0]), nn.MultiheadAttention):
             style = plan.get(holder.rpartition(".")[0], style)
-        same = {"colwise_gather": "colwise", "vocab": "colwise", "sequence": "unsharded"}
+        same = {"colwise_gather": "colwise", "vocab": "colwise"}
         style = same.get(style, style)
         other, before = seen.setdefault(id(weight), (name, style))
         if before != style:
@@ -272,12 +256,9 @@ def _check_ties(module: LightningModule, plan: Mapping[str, str], key: str) -> N
             )
 
 
-def report_plan(
-    module: LightningModule, plan: Mapping[str, str], size: int, sequence: bool
-) -> None:
+def report_plan(module: LightningModule, plan: Mapping[str, str], size: int) -> None:
     """Print the plan of a module; names that differ by numbers only share a line."""
-    shown = [each for each in plan.items() if sequence or each[1] != "sequence"]
-    rows = Counter((re.sub(r"\d+", "*", name), style) for name, style in shown)
+    rows = Counter((re.sub(r"\d+", "*", name), style) for name, style in plan.items())
     lines = [f"Tensor parallelism, {size} ranks"]
     for (name, style), number in rows.items():
         lines.append(f"  {name}{f' ({number})' if number > 1 else ''}: {style}")

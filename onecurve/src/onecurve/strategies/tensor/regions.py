@@ -1,23 +1,25 @@
-"""Redistributes the tensors between sharded layers, and the rows of fused projections.
+"""What passes between sharded layers, and the rows of fused projections.
 
 Also the forward pass of an nn.MultiheadAttention whose heads are shared by ranks.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.nn import functional as F
 
 from ..collectives import redistribute
 
-SEQUENCE = 1
-"""The dimension of positions in (N, T, features)."""
+
+def entered(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
+    """What sharded layers read: the same tensor, whose gradients are summed over the ranks."""
+    return redistribute(tensor, mesh.get_group(), Replicate(), Replicate(), Partial())
 
 
 def full_sum(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
@@ -25,68 +27,9 @@ def full_sum(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
     return redistribute(tensor, mesh.get_group(), Partial(), Replicate())
 
 
-class Region:
-    """Sharded layers, and the placement of the tensors between them.
-
-    Args:
-        mesh: The ranks that share the layers.
-        between: `Replicate`, or `Shard` along the sequence. The sequence length is that of the
-            latest pass. If activation checkpointing recomputes an earlier pass with another length,
-            PyTorch raises an error.
-    """
-
-    def __init__(self, mesh: DeviceMesh, between: Placement | None = None) -> None:
-        self.mesh = mesh
-        self.between = between or Replicate()
-        self.length: int | None = None
-
-    def enter(self, tensor: Tensor) -> Tensor:
-        """Gather the input of sharded layers; its gradients are summed over the ranks."""
-        return redistribute(
-            tensor, self.mesh.get_group(), self.between, Replicate(), Partial(), self.length
-        )
-
-    def leave(self, made: Tensor, placement: Placement) -> Tensor:
-        """Redistribute the output of sharded layers to the placement between layers."""
-        return redistribute(made, self.mesh.get_group(), placement, self.between)
-
-    def split(self, full: Tensor) -> Tensor:
-        """Take this rank's shard of the sequence, where the region begins."""
-        self.length = full.shape[SEQUENCE]
-        return self.leave(full, Replicate())
-
-    def join(self, own: Tensor) -> Tensor:
-        """Gather the full sequence, where the region ends."""
-        return redistribute(
-            own, self.mesh.get_group(), self.between, Replicate(), length=self.length
-        )
-
-
-class Run(NamedTuple):
-    """Consecutive blocks that pass shards of a sequence to each other.
-
-    The first block splits the sequence, and the last one joins it: nothing outside changes.
-    """
-
-    names: list[str]
-    region: Region
-
-
-def runs_of(parts: Mapping[str, nn.Module], names: Sequence[str], mesh: DeviceMesh) -> list[Run]:
-    """Group blocks into runs: neighbours in one nn.Sequential or nn.ModuleList form a run."""
-    runs: list[Run] = []
-    for holder in dict.fromkeys(name.rpartition(".")[0] for name in names):
-        ordered = isinstance(parts[holder], nn.Sequential | nn.ModuleList)
-        before = ""
-        for child, _ in parts[holder].named_children():
-            name = f"{holder}.{child}".lstrip(".")
-            if name in names:
-                if ordered and runs and runs[-1].names[-1] == before:
-                    runs[-1].names.append(name)
-                else:
-                    runs.append(Run([name], Region(mesh, Shard(SEQUENCE))))
-            before = name
-    return runs
+def gathered(features: Tensor, mesh: DeviceMesh) -> Tensor:
+    """The features of all ranks, concatenated; differentiable."""
+    return redistribute(features, mesh.get_group(), Shard(-1), Replicate())
 
 
 def own_rows(
@@ -155,7 +98,7 @@ class _Exchange(torch.autograd.Function):
 
 def heads_forward(
     layer: nn.MultiheadAttention,
-    region: Region,
+    mesh: DeviceMesh,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -167,21 +110,21 @@ def heads_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Replaces ``layer.forward``: takes and returns (N, T, width) or (T, N, width), and weights."""
     different = {id(given): given for given in (query, key, value)}
-    entered = {name: region.enter(given) for name, given in different.items()}
-    inputs = [entered[id(given)] for given in (query, key, value)]
+    read = {name: entered(given, mesh) for name, given in different.items()}
+    inputs = [read[id(given)] for given in (query, key, value)]
     batched = inputs[0].ndim == 3
     if not batched:
         inputs = [tensor.unsqueeze(0) for tensor in inputs]
     elif not layer.batch_first:
         inputs = [tensor.transpose(0, 1) for tensor in inputs]
     held = local(layer.in_proj_weight), local(layer.in_proj_bias)
-    weight, bias = own_rows(*held, [layer.embed_dim] * 3, region.mesh)
+    weight, bias = own_rows(*held, [layer.embed_dim] * 3, mesh)
     biases = [None] * 3 if bias is None else bias.chunk(3)
     q, k, v = (
         F.linear(*of).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
         for of in zip(inputs, weight.chunk(3), biases, strict=True)
     )
-    mask = _mask(region, q, attn_mask, key_padding_mask)
+    mask = _mask(mesh, q, attn_mask, key_padding_mask)
     dropout = layer.dropout if layer.training else 0.0
     seen_by = None
     if need_weights:
@@ -195,17 +138,17 @@ def heads_forward(
         mask = None if causal else mask
         seen = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
     out = layer.out_proj
-    made = F.linear(seen.transpose(1, 2).flatten(2), local(out.weight), summand(region, out.bias))
+    made = F.linear(seen.transpose(1, 2).flatten(2), local(out.weight), summand(mesh, out.bias))
     if not batched:
         made = made.squeeze(0)
     elif not layer.batch_first:
         made = made.transpose(0, 1)
-    made = region.leave(made, Partial())
+    made = full_sum(made, mesh)
     if seen_by is None:
         return made, None
     if not average_attn_weights:
         raise NotImplementedError("attention weights per head, when ranks share the heads")
-    mean = full_sum(seen_by.sum(1) / layer.num_heads, region.mesh)
+    mean = full_sum(seen_by.sum(1) / layer.num_heads, mesh)
     return made, mean if batched else mean.squeeze(0)
 
 
@@ -219,24 +162,24 @@ def local(parameter: Any) -> Any:
     return parameter.to_local()
 
 
-def summand(region: Region, bias: Tensor | None) -> Tensor | None:
+def summand(mesh: DeviceMesh, bias: Tensor | None) -> Tensor | None:
     """The addend by which the sum over the ranks contains a full bias exactly once.
 
     Rank 0 adds the bias, the others add zero. The bias gets the gradient of the sum on every rank.
     """
-    if bias is None or region.mesh.get_local_rank() == 0:
+    if bias is None or mesh.get_local_rank() == 0:
         return bias
     return bias - bias.detach()
 
 
 def _mask(
-    region: Region, q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
+    mesh: DeviceMesh, q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
 ) -> Tensor | None:
     """Both masks as one additive mask for the scores (N, heads, T, S) of this rank's heads."""
     masks = []
     if attn_mask is not None:
         if attn_mask.ndim == 3:
-            size, rank = region.mesh.size(), region.mesh.get_local_rank()
+            size, rank = mesh.size(), mesh.get_local_rank()
             of_heads = attn_mask.unflatten(0, (-1, size * q.shape[1]))  # type: ignore[no-untyped-call]
             attn_mask = of_heads.chunk(size, 1)[rank]
         masks.append(attn_mask)

@@ -9,9 +9,8 @@ for different features); a line says so.
 Rejects: layers that the ranks cannot share evenly. `onecurve.parity` shows whether a network
 computes the same with a plan.
 Memory per rank: parameters, gradients, optimizer state and activations of sharded layers, divided
-by the number of ranks; with ``sequence`` also the activations between them.
-Source: M. Shoeybi et al., "Megatron-LM", 2019; V. Korthikanti et al., "Reducing Activation
-Recomputation in Large Transformer Models", 2022 (sequence).
+by the number of ranks.
+Source: M. Shoeybi et al., "Megatron-LM", 2019.
 """
 
 from lightning.pytorch.strategies import DDPStrategy
@@ -41,5 +40,5 @@ class Tensor(OneCurve, DDPStrategy):
         super().__init__(
             options,
             {"replicate": options.replicas, "tensor": "auto"},
-            [TensorParallel(options.plan, options.sequence), ShardedParameters(shards)],
+            [TensorParallel(options.plan), ShardedParameters(shards)],
         )

@@ -34,7 +34,6 @@ STYLES = {
     "heads": Style(
         "MultiheadAttention", {"in_proj_weight": 0, "in_proj_bias": 0, "out_proj.weight": 1}
     ),
-    "sequence": Style("", {}),
 }
 KNOWN = {
     "timm.Attention": {"": "heads", "qkv": "fused", "proj": "rowwise"},
@@ -229,8 +228,6 @@ ELEMENTWISE = (
     *(nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, nn.Threshold),
     *(nn.Identity, nn.Dropout),
 )
-PER_POSITION = (nn.LayerNorm, nn.RMSNorm)
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.TransformerEncoder)
 
 
 class InferredPlan:
@@ -240,7 +237,7 @@ class InferredPlan:
     nn.Sequential, and a single Linear layer that is left over there; nn.MultiheadAttention, and the
     feed-forward networks of PyTorch's transformer layers; what transformers plans for its models;
     a few classes of timm and GPT-2 (`KNOWN`). If none of this applies, every Linear layer is
-    sharded by itself. Blocks that hold an attention and norms can work on sharded sequences.
+    sharded by itself.
 
     Attributes:
         plan: The styles by module name.
@@ -268,7 +265,6 @@ class InferredPlan:
         if not self.plan:
             for name, part in parts.items():
                 self._add_single_linear(name, part)
-        self._add_sequence_blocks("", module)
 
     def _may_shard(self, name: str, part: nn.Module) -> bool:
         if self._has_own_plan(name):
@@ -318,29 +314,6 @@ class InferredPlan:
         # A number of outputs that does not divide, such as classes, is left unsharded.
         if is_free and out_features(part) % (self.size or 1) == 0:
             self.plan[name] = "colwise_gather"
-
-    def _add_sequence_blocks(self, name: str, layer: nn.Module) -> bool:
-        """Add the innermost blocks that can work on sharded sequences; whether there are any."""
-        children = [(_in(name, child), part) for child, part in layer.named_children()]
-        found = [self._add_sequence_blocks(*child) for child in children]
-        if any(found):
-            return True
-        within = {_in(name, path): part for path, part in layer.named_modules() if path}
-        attends = any(self.plan.get(path) == "heads" for path in within)
-        norms = any(isinstance(part, PER_POSITION) for part in within.values())
-        if self._has_own_plan(name):
-            return norms
-        if not attends or not norms or isinstance(layer, CONTAINERS):
-            return False
-        for path, part in within.items():
-            is_sharded = any(is_within(path, outer) for outer in self.plan)
-            held = [*part.parameters(recurse=False)]
-            if held and not is_sharded and not isinstance(part, PER_POSITION):
-                return False
-        if any(weight.ndim > 1 for weight in layer.parameters(recurse=False)):
-            return False
-        self.plan[name] = "sequence"
-        return True
 
 
 def _styles_of(part: nn.Module) -> dict[str, str]:
