@@ -137,10 +137,8 @@ def test_a_schedule_goes_on_along_the_curve_of_the_longer_run(
     resumed = rates(2, file, schedule=schedule)
     assert resumed == pytest.approx(expected[len(expected) // 2 :], rel=1e-12)
     said = capsys.readouterr().err
-    assert said.count("resume: ") == said.count(f"resume: {name} ") == 1
-    assert (
-        f"continues along the curve of {'8' if name == 'OneCycleLR' else 'this run'}: lr=" in said
-    )
+    assert said.count("resume: ") == 1
+    assert f"resume: {name} continues along the curve of this run: lr=" in said
 
 
 def test_a_schedule_that_does_not_tell_its_length_is_left_as_it_was(
@@ -152,20 +150,11 @@ def test_a_schedule_that_does_not_tell_its_length_is_left_as_it_was(
     assert "resume: " not in capsys.readouterr().err
 
 
-OTHERS = [
-    (Task("SGD"), "is of another optimizer than SGD: it has amsgrad, betas,"),
-    (Task("Adagrad"), "is of another optimizer than Adagrad"),
-    (Task(groups=2), "has 1 groups of parameters, and AdamW has 2 here"),
-]
-
-
-@pytest.mark.parametrize(("task", "words"), OTHERS, ids=lambda value: "")
-def test_another_optimizer_is_refused_before_the_first_step(
-    checkpoint: Path, task: Task, words: str
-) -> None:
-    with pytest.raises(UserError, match=words) as refused:
+@pytest.mark.parametrize("task", [Task("SGD"), Task("Adagrad"), Task(groups=2)], ids=lambda _: "")
+def test_another_optimizer_is_refused_before_the_first_step(checkpoint: Path, task: Task) -> None:
+    words = rf"is of another one than {task.optimizer}, or of other groups .* init=CHECKPOINT"
+    with pytest.raises(UserError, match=words):
         fit(task, 2, checkpoint)
-    assert "init=CHECKPOINT" in str(refused.value)
 
 
 def test_a_loader_without_a_batch_is_why_a_run_ends() -> None:

@@ -96,7 +96,7 @@ def fit_to_length(
     if len(saved) != len(optimizers):
         return
     for state, scheduler in zip(states, schedulers, strict=False):
-        steps, before = _steps(state), state.get("total_steps")
+        steps = _steps(state)
         if steps is None:
             continue
         place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
@@ -107,10 +107,8 @@ def fit_to_length(
             continue
         rate = groups[0]["lr"]
         _put(scheduler, steps, state, groups)
-        lengths = f"was for {before} steps and " if before else ""
-        curve = f"the curve of {scheduler.total_steps}" if before else "the curve of this run"
         yield (
-            f"resume: {type(scheduler).__name__} {lengths}continues along {curve}: "
+            f"resume: {type(scheduler).__name__} continues along the curve of this run: "
             f"lr={float(groups[0]['lr']):.4g} (was {float(rate):.4g})"
         )
 
@@ -151,34 +149,24 @@ def _put(
         saved |= {key: value for key, value in group.items() if key in SCHEDULED}
 
 
-INSTEAD = (
-    "give the optimizer that it was trained with, or start a new run from its weights: "
-    "init=CHECKPOINT"
-)
-
-
 def reject_other_optimizers(
     states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> None:
     """Reject the state of another algorithm: PyTorch would load it and fail in the first step."""
-    if len(states) != len(optimizers):
+    if len(states) != len(optimizers) or not all(map(_is_of, states, optimizers)):
+        here = ", ".join(type(each).__name__ for each in optimizers) or "none"
         raise UserError(
-            f"optimizer: the checkpoint has the state of {len(states)}, and there are "
-            f"{len(optimizers)} here; {INSTEAD}"
+            f"optimizer: the checkpoint is of another one than {here}, or of other groups of "
+            "parameters; give the optimizer that it was trained with, or start a new run from its "
+            "weights: init=CHECKPOINT"
         )
-    for state, optimizer in zip(states, optimizers, strict=True):
-        name = type(optimizer).__name__
-        groups, own = state["param_groups"], optimizer.param_groups
-        if len(groups) != len(own):
-            raise UserError(
-                f"optimizer: the checkpoint has {len(groups)} groups of parameters, and {name} has "
-                f"{len(own)} here; {INSTEAD}"
-            )
-        given, here = (set(group[0]) if group else set() for group in (groups, own))
-        # A newer release of PyTorch may have one more argument, and fills it in.
-        missing, other = sorted(set(optimizer.defaults) - given), sorted(given - here)
-        if missing and other:
-            raise UserError(
-                f"optimizer: the checkpoint is of another optimizer than {name}: it has "
-                f"{', '.join(other[:3])}, and no {', '.join(missing[:3])}; {INSTEAD}"
-            )
+
+
+def _is_of(state: Mapping[str, Any], optimizer: Optimizer) -> bool:
+    """Whether an optimizer has as many groups, and its arguments are those of the state."""
+    groups = state["param_groups"]
+    if len(groups) != len(optimizer.param_groups):
+        return False
+    saved, here = set(groups[0]), set(optimizer.param_groups[0])
+    # A newer release of PyTorch may have one more argument, and fills it in.
+    return set(optimizer.defaults) <= saved or saved <= here

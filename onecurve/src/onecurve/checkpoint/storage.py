@@ -30,19 +30,16 @@ class LocalFiles(TorchCheckpointIO):
 
     Args:
         background: Whether training continues while a file is written. The copy is taken at once.
-        stop_on_failure: Whether a failed save ends the run.
     """
 
     keeps_shards: bool = False
     """Whether every rank writes what it holds, so that nothing is gathered."""
 
-    def __init__(self, background: bool = False, stop_on_failure: bool = True) -> None:
+    def __init__(self, background: bool = False) -> None:
         self.background = background
-        self.stop_on_failure = stop_on_failure
         self._writer = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._waiting: list[Future[None]] = []
         self._last_failed = False
-        self._missing: dict[str | Path, str] = {}
         self._preloaded: tuple[Path, dict[str, Any]] | None = None
         self._has_warned = False
 
@@ -101,16 +98,6 @@ class LocalFiles(TorchCheckpointIO):
         while self._waiting:
             self._waiting.pop(0).result()
 
-    def raise_if_nothing_saved(self) -> None:
-        """Reject a run whose last save failed, where no earlier checkpoint is at its path."""
-        self.finish()
-        for path, reason in self._missing.items():
-            raise UserError(
-                f"checkpoint: {path} could never be written: {reason}; training finished, but its "
-                "result is lost: free some space and train again, or stop at the first failure: "
-                "checkpoint.on_failure=stop"
-            )
-
     def teardown(self) -> None:
         """Lightning calls this at the end of a fit."""
         self.finish()
@@ -122,30 +109,21 @@ class LocalFiles(TorchCheckpointIO):
             self._waiting.append(self._writer.submit(work))
 
     def _write(self, checkpoint: dict[str, Any], path: str | Path) -> None:
+        self._last_failed = True
         try:
             self.put(checkpoint, path)
-            self._last_failed = False
-            self._missing.clear()
         except Exception as error:
             # Each kind of object storage raises errors of its own.
             if not isinstance(error, OSError) and not is_address(path):
                 raise
-            self._last_failed = True
             reason = getattr(error, "strerror", None) or in_short(error) or type(error).__name__
             if getattr(error, "errno", None) == errno.ENOSPC:
                 reason = "the disk is full"
-            if not _exists(path):
-                self._missing[path] = reason
-            if self.stop_on_failure:
-                raise UserError(
-                    f"checkpoint: {path} could not be written: {reason}; earlier ones are "
-                    "complete: free some space and continue with resume=last, or train on without "
-                    "it: checkpoint.on_failure=continue"
-                ) from None
-            say(
-                f"checkpoint: {path} could not be written: {reason}; training continues, and "
-                "earlier ones are complete"
-            )
+            raise UserError(
+                f"checkpoint: {path} could not be written: {reason}; earlier ones are complete: "
+                "free some space and continue with resume=last"
+            ) from None
+        self._last_failed = False
 
     def _remove(self, path: str | Path) -> None:
         if not self._last_failed:

@@ -54,7 +54,6 @@ class Checkpoint(Config):
 
     format: Literal["file", "sharded"] = Field(description="One file, or a folder of shards.")
     in_background: bool = Field(alias="async", description="Write in the background.")
-    on_failure: Literal["continue", "stop"] = Field(description="What a failed write does.")
 
 
 class Parity(Config):

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ... import machine
 from ...checkpoint.format import reject_other_network
-from ...checkpoint.storage import LocalFiles
 from ...compat.of_lightning import callbacks_of
 from ...errors import UserError, of_the_project, user_error_behind
 from ...launch.context import (
@@ -208,8 +207,6 @@ def in_rank(
     try:
         with trainer_errors():
             returned = _number(function(run))
-        if results.fitted is not None:
-            cast(LocalFiles, results.fitted.strategy.checkpoint_io).raise_if_nothing_saved()
         best = run.best
     except EndedEarly as early:
         status, best = early.status, run.best

@@ -211,4 +211,4 @@ def _storage(cfg: DictConfig) -> LocalFiles:
     if not isinstance(settings, DictConfig):
         return LocalFiles()
     kind = ShardedFolders if settings.format == "sharded" else LocalFiles
-    return kind(settings["async"], stop_on_failure=settings.on_failure == "stop")
+    return kind(settings["async"])
