@@ -74,9 +74,18 @@ def test_all_ranks_together_see_the_samples_of_the_stream(options: dict[str, Any
         assert [len(batch) for batch in whole] == 2 * [5, 5, 5, 5, 3]
 
 
-def test_a_stream_is_not_seeded_by_an_index() -> None:
-    with pytest.raises(onecurve.UserError, match="seeded: Noisy is a stream"):
-        seeded(Noisy())
+@pytest.mark.parametrize("workers", [0, 2])
+def test_draws_of_a_seeded_stream_depend_on_epoch_process_and_sample(workers: int) -> None:
+    stream = seeded(Noisy(), seed=3)
+    loader = DataLoader(stream, 5, num_workers=workers)
+    read = []
+    for number in (0, 1, 0):
+        stream.set_epoch(number)
+        torch.manual_seed(len(read))  # whatever was drawn before
+        read.append(torch.cat(list(loader)))
+    assert torch.equal(read[0], read[2])
+    assert not torch.equal(read[0], read[1])
+    assert workers or len(set(read[0].long().tolist())) == 23
 
 
 def test_workers_end_with_their_loader() -> None:

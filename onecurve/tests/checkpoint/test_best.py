@@ -162,6 +162,14 @@ def test_a_run_that_was_killed_writes_each_best_once(
     assert files(killed) == files(whole)
 
 
+def test_fewer_best_may_be_kept_from_some_epoch_on(trained: Cli, warm: Cli, tmp_path: Path) -> None:
+    three = trained(*BEGUN, f"{KEEPS}=-1", "trainer.max_epochs=3").run
+    run = Path(shutil.copytree(three, tmp_path / "copied"))
+    resumed = warm("train.py", f"resume={run}", f"{KEEPS}=1", "trainer.max_epochs=4")
+    assert kept(run) == {"best-epoch0-step11.ckpt": 0.5}
+    assert "best-epoch0-step11.ckpt" in shown(resumed)
+
+
 TIMES = "callbacks.checkpoint"
 
 

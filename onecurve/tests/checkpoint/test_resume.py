@@ -153,6 +153,8 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, warm: Cli) -> N
     fewer = ("trainer.max_epochs=3", "data.batch_size=128", "strategy=single", "test=true")
     for words in (fewer, ("trainer.max_epochs=4",)):
         again = warm("train.py", f"resume={first.run}", *words)
+        line = "resume: saved under ddp on 2, continues under single on 1: the samples stay"
+        assert (line in again.out) == (words is fewer)
         assert (again.out + again.err).count("LambdaLR continues along the curve of this run") == 1
     rates = column(first.run, "lr-AdamW")[2 * EPOCH :]
     assert rates[:6] == pytest.approx(cosine_from(2 * EPOCH, 2 * EPOCH + 6))

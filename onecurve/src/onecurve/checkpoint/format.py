@@ -2,9 +2,9 @@
 
 It is Lightning's dictionary of plain containers. Beside Lightning's keys there are ``config``, the
 resolved configuration, with which a checkpoint alone is enough to rebuild the task and its data;
-``logs``, the positions of the loggers; and ``format``, a number that grows when old readers would
-fail. Lightning's ``hyper_parameters`` are the task's arguments from the configuration, so that
-`load_from_checkpoint` needs only the file.
+``logs``, the positions of the loggers; ``layout``, the strategy and the number of ranks; and
+``format``, a number that grows when old readers would fail. Lightning's ``hyper_parameters`` are
+the task's arguments from the configuration, so that `load_from_checkpoint` needs only the file.
 """
 
 import io

@@ -51,6 +51,7 @@ class ResumeState(Callback):
     Args:
         config: The resolved configuration, as it is stored.
         logs: ``logs`` of the checkpoint, if the run resumes in the directory that it is from.
+        layout: ``layout`` of the checkpoint that the run resumes from.
         redact: Removes secrets from hyperparameters.
     """
 
@@ -58,10 +59,12 @@ class ResumeState(Callback):
         self,
         config: dict[str, Any],
         logs: dict[str, Any] | None = None,
+        layout: dict[str, Any] | None = None,
         redact: Callable[[Any], Any] = lambda parameters: parameters,
     ) -> None:
         self.config = config
         self.logs = logs
+        self.layout = layout
         self.redact = redact
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -83,7 +86,16 @@ class ResumeState(Callback):
                 print(f"resume: {line}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the metrics that the checkpoint was too early for."""
+        """Print how the layout changed; log the metrics that the checkpoint was too early for."""
+        here = self._layout(trainer)
+        if self.layout and self.layout != here and trainer.is_global_zero:
+            before, now = (
+                f"{layout['strategy']} on {layout['world_size']}" for layout in (self.layout, here)
+            )
+            print(
+                f"resume: saved under {before}, continues under {now}: the samples stay in order; "
+                "what a step draws at random is derived from seed, step and rank"
+            )
         if self.logs and self.logs["unlogged"]:
             for logger in trainer.loggers:
                 logger.log_metrics(self.logs["unlogged"], step=self.logs["step"])
@@ -94,6 +106,7 @@ class ResumeState(Callback):
     ) -> None:
         checkpoint["format"] = FORMAT
         checkpoint["config"] = self.config
+        checkpoint["layout"] = self._layout(trainer)
         if getattr(trainer, "earlier_steps", None):
             checkpoint["had_other_steps"] = True
         for kind in (LightningModule, LightningDataModule):
@@ -119,6 +132,9 @@ class ResumeState(Callback):
             "unlogged": unlogged,
             "positions": positions,
         }
+
+    def _layout(self, trainer: Trainer) -> dict[str, Any]:
+        return {"strategy": self.config["strategy"]["name"], "world_size": trainer.world_size}
 
 
 def resume_loggers(loggers: list[Logger], logs: dict[str, Any]) -> None:
@@ -153,6 +169,7 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
         is_same = is_address(callback.dirpath) and state["dirpath"] == callback.dirpath
         if is_same or any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders):
             moved = _moved(state, state["dirpath"], str(callback.dirpath))
+            _keep_the_best(moved, callback)
             # Rank 0 wrote the files, maybe on a disk of its own.
             if trainer.strategy.broadcast(not best or files.has(moved["best_model_path"])):
                 states[callback.state_key] = moved
@@ -163,6 +180,15 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
                 f"a new run, whose best checkpoint is found from here on; the run before had {was}"
             )
     return lines
+
+
+def _keep_the_best(state: dict[str, Any], callback: ModelCheckpoint) -> None:
+    """Leave out what is not among the best any more where fewer may be kept now."""
+    scores, number = state["best_k_models"], callback.save_top_k
+    if 0 < number < len(scores):
+        best = sorted(scores, key=scores.__getitem__, reverse=callback.mode == "max")[:number]
+        state["best_k_models"] = {path: scores[path] for path in best}
+        state |= {"kth_best_model_path": best[-1], "kth_value": scores[best[-1]]}
 
 
 def _monitored(key: str) -> str:

@@ -226,9 +226,10 @@ class Run:
         from .stop import StopOnSignal
 
         last = self.dir / "checkpoints" / "last.ckpt"
+        layout = checkpoint.get("layout") if checkpoint else None
         logs, self._logs = self._logs, None
         redact = partial(stored.hyperparameters, texts=self._texts)
-        callbacks = [PeakMemory(), ResumeState(self._stored, logs, redact)]
+        callbacks = [PeakMemory(), ResumeState(self._stored, logs, layout, redact)]
         callbacks += [MonitoredMetrics(self.cfg, last), StopOnSignal(last, self._context.listening)]
         callbacks.append(books)
         if self.cfg.get("gc_every_n_steps"):
