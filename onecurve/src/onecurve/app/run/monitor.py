@@ -22,6 +22,7 @@ from .trainer import logged_by_task
 MISSING = re.compile(
     r"\(monitor='?(.*?)'?\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
 )
+OFTEN = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
 
 
 class Wait:
@@ -108,15 +109,11 @@ def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserE
     if found is None:
         return None
     name = found[1] or found[2]
+    saved = "what was trained is saved: resume=last"
+    if of_validation(name) and trainer.enable_validation and (why := no_validation(trainer, cfg)):
+        return UserError(f"{why}; {saved} {OFTEN}")
     monitored = {wait.metric: wait for wait in waits(trainer, cfg)}
     wait = monitored.get(name) or Wait(name, cfg)
-    if of_validation(name) and trainer.enable_validation and not _has_validated(trainer):
-        often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
-        return UserError(
-            f"{wait.named}: is needed before the first validation ({_settings(trainer)}); use "
-            f"{often}; what was trained is saved: resume=last {often}"
-        )
-    saved = "what was trained is saved: resume=last"
     logged = logged_by_task(trainer)
     if wait.key is not None and logged:
         saved += f" {wait.instead(_proposed(name, logged))}"
@@ -152,22 +149,17 @@ def _same(metric: str, logged: Iterable[str]) -> str | None:
 def no_validation(trainer: Trainer, cfg: DictConfig) -> str | None:
     """The line if a metric of validation is monitored, and there was none; None otherwise."""
     waiting = next((each for each in waits(trainer, cfg) if of_validation(each.metric)), None)
-    if waiting is None or _has_validated(trainer):
+    if waiting is None or trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.ready:
         return None
-    needed = "it needs validation_step, val_dataloader and trainer.limit_val_batches"
-    why = _settings(trainer) if trainer.enable_validation else needed
+    if not trainer.enable_validation:
+        return (
+            f"{waiting.named}: there is no validation (it needs validation_step, val_dataloader "
+            "and trainer.limit_val_batches), so no weights are the best; name a metric of "
+            "training, or use monitor=null"
+        )
+    every, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
     return (
-        f"{waiting.named}: there is no validation ({why}), so no weights are the best; name a "
-        "metric of training, or use monitor=null"
-    )
-
-
-def _has_validated(trainer: Trainer) -> bool:
-    return trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.ready > 0
-
-
-def _settings(trainer: Trainer) -> str:
-    epochs, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
-    return (
-        f"trainer.check_val_every_n_epoch={epochs or 'null'}, trainer.val_check_interval={interval}"
+        f"{waiting.named}: there was no validation yet (trainer.check_val_every_n_epoch="
+        f"{every or 'null'}, trainer.val_check_interval={interval}), so no weights are the best; "
+        f"use {OFTEN}"
     )
