@@ -184,8 +184,8 @@ def test_a_metric_that_is_not_due_is_not_called_unknown(cli: Cli) -> None:
     outcome = cli("train.py", *TINY, *early, "trainer.check_val_every_n_epoch=2")
     assert outcome.status == 2
     assert outcome.err == (
-        "error: monitor=val/acc: is needed before the first validation "
-        "(trainer.check_val_every_n_epoch=2, trainer.val_check_interval=1.0); use "
+        "error: monitor=val/acc: there was no validation yet (trainer.check_val_every_n_epoch=2, "
+        "trainer.val_check_interval=1.0), so no weights are the best; use "
         "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0; "
         "what was trained is saved: resume=last "
         "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0\n"

@@ -163,7 +163,7 @@ def test_a_loader_without_a_batch_is_why_a_run_ends() -> None:
         Task(schedule=of_functions),
         DataLoader(TensorDataset(torch.ones(3, 2)), batch_size=4, drop_last=True),
     )
-    assert end_of_training(trainer, {}).reason == "data: its training loader has no batch"
+    assert end_of_training(trainer).reason == "data: its training loader has no batch"
 
 
 class WaitsForItsLoss(Task):

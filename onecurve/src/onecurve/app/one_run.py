@@ -33,18 +33,18 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     """
     plain = for_ranks(config)
     ranks = machine.ranks_around()
-    count, is_inline = 1, True
+    count = 1
     if ranks is not None:
         count = ranks.world_size
     elif OmegaConf.select(config, "strategy.processes") == "one per device":
         count = machine.local_devices(config.trainer, one_device=False)
-        is_inline = count == 1
-    if ranks is not None or not is_inline:
+    is_inline = ranks is None and count == 1
+    if not is_inline:
         machine.reject_missing_interface()
     # A sign of life: torch and Lightning are imported next. A sweep has a line for each job.
     if context.members.is_first and OmegaConf.select(config, "sweep.job") is None:
         print(f"starting {count} {'process' if count == 1 else 'processes'} ...", flush=True)
-    if not is_inline:
+    if ranks is None and count > 1:
         warm_up()
     if context.members.is_first:
         record.start(context.run_dir, plain)
@@ -54,7 +54,7 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         said if isinstance(said, bool) else [said] if isinstance(said, str) else [*said]
     )
     # Imported here, because these import torch.
-    if is_inline and ranks is None:
+    if is_inline:
         from ..launch.worker import only_rank, resolved
 
         do = resolved(work)

@@ -130,6 +130,10 @@ class Mine(LightningModule):
         }
 
 
+class Unvalidated(Mine):
+    validation_step = LightningModule.validation_step  # type: ignore[assignment]
+
+
 class Silent(Mine):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.model(batch[0])
@@ -146,14 +150,6 @@ OWN = (*TINY, "task._target_=test_own_module.Mine", "test=false", "trainer.num_s
         ((), f"monitor=val/acc: {NOTHING} use monitor=val_acc mode=max"),
         (("monitor=val/los", "strategy=ddp"), f"monitor=val/los: {NOTHING} use monitor=val_loss"),
         (
-            (
-                "monitor=val_acc",
-                "callbacks=[early_stopping]",
-                "callbacks.early_stopping.monitor=val_map",
-            ),
-            "",
-        ),
-        (
             ("monitor=val_acc", "+task.waits_for=val_los"),
             "monitor='val_los' in ReduceLROnPlateau of Mine.configure_optimizers: "
             f"{NOTHING} write monitor='val_loss' there",
@@ -165,34 +161,35 @@ def test_a_metric_that_validation_does_not_log_is_known_before_the_first_epoch(
 ) -> None:
     outcome = cli("train.py", *OWN, *typed)
     assert outcome.status == 2
-    if line:
-        assert outcome.err.splitlines()[-1].startswith(f"error: {line}")
-        assert outcome.err.endswith(f"{WHOLE}\n")
-        assert outcome.runs == []
-        return
-    # A whole validation alone may log it: the first epoch decides.
-    early, end = outcome.err.splitlines()[-2:]
-    told = (
-        f"callbacks.early_stopping.monitor=val_map: {NOTHING} use callbacks.early_stopping.monitor="
-    )
-    assert early.startswith(told)
-    assert early.endswith("; the first epoch will show whether it is logged")
-    assert "what was trained is saved: resume=last callbacks.early_stopping.monitor=" in end
+    assert outcome.err.splitlines()[-1].startswith(f"error: {line}")
+    assert outcome.err.endswith(f"{WHOLE}\n")
+    assert outcome.runs == []
 
 
 def test_only_what_is_logged_is_proposed(cli: Cli) -> None:
-    outcome = cli("train.py", *OWN, "task._target_=test_own_module.Silent")
-    early, end = outcome.err.splitlines()[-2:]
-    assert early == (
-        "monitor=val/acc: nothing logs a metric of that name; Silent logs nothing; write "
-        "self.log('val/acc', ...) in validation_step, or use monitor=null; the first epoch will "
-        "show whether it is logged"
-    )
+    """Once the first epoch has decided, as a whole validation alone may log it."""
+    own = ("callbacks=[early_stopping]", "callbacks.early_stopping.monitor=val_map")
+    key = "callbacks.early_stopping.monitor"
+    (*_, end) = cli("train.py", *OWN, "monitor=val_acc", *own).err.splitlines()
+    assert end.startswith(f"error: {key}=val_map: nothing logs a metric of that name; Mine logs ")
+    assert f"what was trained is saved: resume=last {key}=val_" in end
+    (*_, end) = cli("train.py", *OWN, "task._target_=test_own_module.Silent").err.splitlines()
     assert end == (
         "error: monitor=val/acc: nothing logs a metric of that name; Silent logs train_loss; use "
         "monitor=train_loss mode=min; what was trained is saved: resume=last monitor=train_loss "
         "mode=min"
     )
+
+
+def test_a_run_without_a_validation_has_no_best_weights(cli: Cli) -> None:
+    typed = ("train.py", *OWN, "monitor=val_acc", "callbacks=[checkpoint]")
+    without = cli(*typed, "task._target_=test_own_module.Unvalidated")
+    line = "monitor=val_acc: there is no validation (it needs validation_step, val_dataloader"
+    assert line in without.err
+    assert line in without.out
+    rare = ("trainer.check_val_every_n_epoch=null", "trainer.val_check_interval=99")
+    line = f"monitor=val_acc: there was no validation yet ({', '.join(rare)}), so no weights"
+    assert line in cli(*typed, *rare).out
 
 
 def test_names_without_a_slash_are_metrics_of_the_run(train: Cli) -> None:

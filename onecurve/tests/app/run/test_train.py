@@ -156,6 +156,10 @@ def test_resuming_from_something_else_is_refused(
             line = refused(script, f"{key}={file}")
             assert reason in line
             assert str(file) in line
+    line = refused("evaluate.py", f"checkpoint={run}")
+    assert f"is a run directory; name a file in it, such as {run}/checkpoints/" in line
+    line = refused("evaluate.py", f"paths.runs={run.parent}")
+    assert line.endswith(f"add checkpoint={run}/checkpoints/best.ckpt")
 
 
 def test_callbacks_can_be_left_out(train: Cli) -> None:

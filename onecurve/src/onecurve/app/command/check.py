@@ -1,5 +1,6 @@
 """Validates the configuration of a job, before torch is imported or a file is written."""
 
+from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -13,13 +14,13 @@ from ...config_model import text
 from ...errors import UserError
 from ..config.validate import refusals, validate
 from ..run.interpolation import dotted, in_one_line
+from ..run.record import invocation, override
 from ..run.stored import overrides_of, typed_secrets
 from .explain import Chosen, choices, merged_by_nobody, replaced_by_one
 from .resolvers import command_of
 
 # Facts about a strategy, which cannot be overridden.
 FACTS = ("strategy.name", "strategy.processes")
-EXAMPLES = dict.fromkeys(("checkpoint", "init.file"), "runs/.../checkpoints/best.ckpt")
 
 
 def check_run(config: DictConfig, config_name: str) -> str | None:
@@ -65,7 +66,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
     try:
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
-                raise UserError(f"{key} is needed: add {key}={EXAMPLES.get(key, '...')}")
+                raise UserError(f"{key} is needed: add {_example(key, config)}")
         _reject_overrides(parsed, chosen)
         if line := merged_by_nobody(chosen):
             raise UserError(line)
@@ -82,14 +83,24 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         raise in_one_line(error, config) from None
 
 
+def _example(key: str, config: DictConfig) -> str:
+    """An override for a key that is needed; for a checkpoint the best of the newest run."""
+    if key not in ("checkpoint", "init.file"):
+        return f"{key}=..."
+    files = Path(config.paths.runs).rglob("checkpoints/*.ckpt")
+    by_run = sorted((each.parent.stat().st_mtime, each.name == "best.ckpt", each) for each in files)
+    path = invocation().short(by_run[-1][-1]) if by_run else "runs/.../checkpoints/best.ckpt"
+    return override(key, path)
+
+
 def _reject_overrides(parsed: list[Override], chosen: Chosen) -> None:
     """Reject several files for a group that takes one, which Hydra would merge, and a fact."""
-    for override in parsed:
-        value: Any = override.value()
-        key = override.key_or_group
+    for each in parsed:
+        value: Any = each.value()
+        key = each.key_or_group
         is_list = isinstance(value, list) and "." not in key and key not in chosen.lists
         if is_list and (options := choices(key)):
-            one = next((str(each) for each in value if str(each) in options), options[0])
+            one = next((str(name) for name in value if str(name) in options), options[0])
             raise UserError(f"{key}={text(value)}: takes one, such as {key}={one}")
         if key in FACTS and (fact := chosen.values.get(key)) not in (None, value):
             raise UserError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from os import environ
+from pathlib import Path
 from shutil import which
 from sys import platform
 from typing import Annotated, Any, Literal
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ... import machine
-from ...checkpoint.file import damage
+from ...checkpoint.file import damage, newest_checkpoint
 from ...config_model import Config, Count
 from ...torch_versions import too_old
 from ..composed_run import ComposedRun
@@ -18,6 +19,8 @@ from .groups import Group, Seed, file_or_address
 
 
 def _damage(value: str) -> str | None:
+    if newest := newest_checkpoint(Path(value).expanduser())[0]:
+        return f"is a run directory; name a file in it, such as {newest}"
     reason = damage(value)
     return f"is not a complete checkpoint: {reason}" if reason else None
 

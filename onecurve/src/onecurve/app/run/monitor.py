@@ -22,7 +22,7 @@ from .trainer import logged_by_task
 MISSING = re.compile(
     r"\(monitor='?(.*?)'?\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
 )
-CANDIDATES = {"epoch", "step"}  # what ModelCheckpoint can monitor beside what is logged
+OFTEN = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
 
 
 class Wait:
@@ -66,14 +66,12 @@ def waits(trainer: Trainer, cfg: DictConfig) -> list[Wait]:
 class MonitoredMetrics(Callback):
     """Ends a run before its first epoch if validation logs a monitored metric by another name.
 
-    A metric that may be logged elsewhere, or by a whole validation alone, as many tasks do with
-    those that a batch does not tell, gets a line, and the end of the epoch decides.
+    Any other may be logged elsewhere, or by a whole validation alone: the first epoch decides.
     """
 
     def __init__(self, cfg: DictConfig, file: Path) -> None:
         self.cfg = cfg
         self.file = file
-        self.has_validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let a ReduceLROnPlateau on a validation metric step only in epochs with a validation."""
@@ -82,32 +80,20 @@ class MonitoredMetrics(Callback):
             is_usual = each.interval == "epoch" and each.frequency == 1
             if each.reduce_on_plateau and is_usual and str(each.monitor).startswith("val"):
                 each.frequency = epochs
-        if trainer.enable_validation or not trainer.is_global_zero:
-            return
-        waiting = [each for each in waits(trainer, self.cfg) if of_validation(each.metric)]
-        if waiting:
-            say(
-                f"{waiting[0].named}: there is no validation (it needs validation_step, "
-                "val_dataloader and trainer.limit_val_batches), so no weights are the best; name a "
-                "metric of training, or use monitor=null"
-            )
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.has_validated |= not trainer.sanity_checking
+        told = None if trainer.enable_validation else no_validation(trainer, self.cfg)
+        if told and trainer.is_global_zero:
+            say(told)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reject a metric of validation that was logged by another name."""
         logged = logged_by_task(trainer)
         for wait in waits(trainer, self.cfg):
-            if wait.metric in logged or wait.metric in CANDIDATES:
-                continue
-            if of_validation(wait.metric) and _same(wait.metric, logged):
+            is_known = wait.metric in logged or not of_validation(wait.metric)
+            if not is_known and _same(wait.metric, logged):
                 raise UserError(
                     f"{line(wait, trainer)}; or, if only a whole validation logs it, "
                     "trainer.num_sanity_val_steps=0"
                 )
-            if trainer.is_global_zero and not wait.metric.startswith("train"):
-                say(f"{line(wait, trainer)}; the first epoch will show whether it is logged")
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -123,15 +109,11 @@ def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserE
     if found is None:
         return None
     name = found[1] or found[2]
+    saved = "what was trained is saved: resume=last"
+    if of_validation(name) and trainer.enable_validation and (why := no_validation(trainer, cfg)):
+        return UserError(f"{why}; {saved} {OFTEN}")
     monitored = {wait.metric: wait for wait in waits(trainer, cfg)}
     wait = monitored.get(name) or Wait(name, cfg)
-    if of_validation(name) and no_validation(trainer):
-        often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
-        return UserError(
-            f"{wait.named}: is needed before the first validation ({_settings(trainer)}); use "
-            f"{often}; what was trained is saved: resume=last {often}"
-        )
-    saved = "what was trained is saved: resume=last"
     logged = logged_by_task(trainer)
     if wait.key is not None and logged:
         saved += f" {wait.instead(_proposed(name, logged))}"
@@ -164,18 +146,20 @@ def _same(metric: str, logged: Iterable[str]) -> str | None:
     return names[close] if close else None
 
 
-def no_validation(trainer: Trainer) -> str | None:
-    """The line for a run with a validation loader that was never validated; None for others."""
-    has_validated = any(each.has_validated for each in callbacks_of(trainer, MonitoredMetrics))
-    if has_validated or not trainer.enable_validation:
+def no_validation(trainer: Trainer, cfg: DictConfig) -> str | None:
+    """The line if a metric of validation is monitored, and there was none; None otherwise."""
+    waiting = next((each for each in waits(trainer, cfg) if of_validation(each.metric)), None)
+    if waiting is None or trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.ready:
         return None
+    if not trainer.enable_validation:
+        return (
+            f"{waiting.named}: there is no validation (it needs validation_step, val_dataloader "
+            "and trainer.limit_val_batches), so no weights are the best; name a metric of "
+            "training, or use monitor=null"
+        )
+    every, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
     return (
-        f"There was no validation ({_settings(trainer)}): no weights are the best by a metric of it"
-    )
-
-
-def _settings(trainer: Trainer) -> str:
-    epochs, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
-    return (
-        f"trainer.check_val_every_n_epoch={epochs or 'null'}, trainer.val_check_interval={interval}"
+        f"{waiting.named}: there was no validation yet (trainer.check_val_every_n_epoch="
+        f"{every or 'null'}, trainer.val_check_interval={interval}), so no weights are the best; "
+        f"use {OFTEN}"
     )

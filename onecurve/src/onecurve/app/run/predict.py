@@ -40,11 +40,10 @@ SUFFIXES = (".csv", ".pt")
 
 
 class Predictions(Callback):
-    """Collects what `predict_step` returns; at the end rank 0 has that of all ranks, in order."""
+    """Collects on rank 0 what `predict_step` returns on all ranks, in the order of the samples."""
 
     def __init__(self) -> None:
-        # For each loader what the step returned; None for a batch without a share.
-        self.batches: list[list[Any]] = []
+        self.batches: list[list[Any]] = []  # of each loader what the step returned, by rank
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.batches = [[] for _ in range(trainer.predict_loop.num_dataloaders)]
@@ -64,25 +63,14 @@ class Predictions(Callback):
         if isinstance(loader, SharedLoader) and not loader.share(batch_idx).size:
             # This rank had no sample of the batch, and repeated another rank's.
             outputs = None
-        self.batches[dataloader_idx].append(move_data_to_device(outputs, torch.device("cpu")))
-
-    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather the shares of each batch, in the order of the ranks."""
-        strategy = cast(CallbackAPI, trainer.strategy)
-        for loader, mine in enumerate(self.batches):
-            together: list[Any] = []
-            # Batch by batch: only rank 0 has to hold all of them.
-            for index in range(max(strategy.gather_from_replicas(len(mine)))):
-                share = mine[index] if index < len(mine) else None
-                shares = strategy.gather_from_replicas(share)
-                if trainer.is_global_zero:
-                    together += shares
-            self.batches[loader] = together
+        outputs = move_data_to_device(outputs, torch.device("cpu"))
+        shares = cast(CallbackAPI, trainer.strategy).gather_from_replicas(outputs)
+        if trainer.is_global_zero:
+            self.batches[dataloader_idx] += [share for share in shares if share is not None]
 
     def joined(self) -> list[Any]:
         """For each loader the predictions of all its samples; None if there are none."""
-        given = [[part for part in parts if part is not None] for parts in self.batches]
-        return [joined(parts) if parts else None for parts in given]
+        return [joined(shares) if shares else None for shares in self.batches]
 
 
 class PredictionWriter(Predictions):
@@ -126,8 +114,8 @@ class PredictionWriter(Predictions):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        of_loaders = self.joined()
-        count = 0
+        of_loaders, count = self.joined(), 0
+        output = self.output.with_suffix("") if self.output.suffix in SUFFIXES else self.output
         for number, each in enumerate(of_loaders):
             if each is None:
                 raise UserError(
@@ -136,7 +124,8 @@ class PredictionWriter(Predictions):
                 )
             suffix = f"-{number}" if len(of_loaders) > 1 else ""
             with writing("predict.output", self.output):
-                rows, path = _write(each, _with_suffix(self.output, suffix), trainer.datamodule)  # type: ignore[attr-defined]
+                to = output.with_name(output.name + suffix)
+                rows, path = _write(each, to, trainer.datamodule)  # type: ignore[attr-defined]
             count += rows
             print(f"{rows} predictions: {invocation_of(self.run.dir).short(path)}")
         self.run.record(predictions=count)
@@ -244,7 +233,7 @@ def _write(predictions: Any, output: Path, data: LightningDataModule) -> tuple[i
     module. Everything else becomes `output.pt`, for ``torch.load``.
     """
     if columns := _columns(predictions, getattr(data, "class_names", None) or ()):
-        path = _with_suffix(output, ".csv")
+        path = output.with_name(f"{output.name}.csv")
         count = len(next(iter(columns.values())))
         files: Sequence[object] = getattr(data, "predicted_files", ())
         with path.open("w", newline="") as file:
@@ -252,24 +241,16 @@ def _write(predictions: Any, output: Path, data: LightningDataModule) -> tuple[i
             writer.writerow(["file" if files else "sample", *columns])
             writer.writerows(zip(files or range(count), *columns.values(), strict=True))
         return count, path
-    path = _with_suffix(output, ".pt")
+    path = output.with_name(f"{output.name}.pt")
     torch.save(predictions, path)
     rows = tree_leaves(predictions)[0] if isinstance(predictions, Mapping | tuple) else predictions
     return len(rows), path
 
 
-def _with_suffix(output: Path, suffix: str) -> Path:
-    """The path with this suffix in place of another one of `SUFFIXES`."""
-    plain = output.with_suffix("") if output.suffix in SUFFIXES else output
-    return plain.with_name(plain.name + suffix)
-
-
 def _columns(predictions: Any, class_names: Sequence[object]) -> dict[str, list[Any]]:
     """The columns of a table by name, which has names of classes or numbers; else empty."""
-    if isinstance(predictions, Tensor) and predictions.ndim == 2:
-        count = predictions.shape[1]
-        if count > MOST_COLUMNS:
-            return {}
+    is_table = isinstance(predictions, Tensor) and predictions.ndim == 2
+    if is_table and (count := predictions.shape[1]) <= MOST_COLUMNS:
         names = class_names if len(set(class_names)) == count else range(count)
         predictions = dict(zip(names, predictions.unbind(1), strict=True))
     elif not isinstance(predictions, Mapping):
@@ -280,11 +261,10 @@ def _columns(predictions: Any, class_names: Sequence[object]) -> dict[str, list[
 
 
 def _cells(column: Any) -> list[Any]:
-    """The values of a column, with as many digits as restore the same number; else empty."""
+    """The values of a column; else empty."""
     if isinstance(column, list) and all(isinstance(each, str) for each in column):
         return column
     if not isinstance(column, Tensor) or column.ndim != 1:
         return []
-    if not column.is_floating_point() or column.dtype == torch.float64:
-        return column.tolist()
-    return [f"{value:.9g}" for value in column.tolist()]
+    # NumPy's numbers are written with as many digits as restore them.
+    return list((column.float() if column.dtype == torch.bfloat16 else column).numpy())

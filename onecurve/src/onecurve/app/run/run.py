@@ -93,7 +93,7 @@ class Run:
             return build_group(group, node, bool(OmegaConf.select(self.cfg, "sweep.job")))
         if group == "task":
             part = build_task(self.cfg, **parts)
-            self._tell_unused(part)
+            self._name_unused(part)
         else:
             part = build(group, node, **parts)
         if self.cfg.get("test") and "resume" in self.cfg:
@@ -184,9 +184,15 @@ class Run:
         self, callbacks: "Sequence[Callback]", loggers: "Sequence[Logger]"
     ) -> dict[str, Any]:
         from ...checkpoint.resume_state import resume_loggers
-        from .trainer import trainer_arguments
+        from ..loggers.buffered import BufferedCSVLogger
+        from .trainer import trainer_arguments, writes_csv
 
-        loggers = self._with_csv(loggers)
+        loggers = [*loggers]
+        if "resume" in self.cfg and not any(writes_csv(each, self.dir) for each in loggers):
+            # All fits share one.
+            written = [each for each in self._loggers if writes_csv(each, self.dir)]
+            own = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
+            loggers += written or [own]
         if self._logs:
             resume_loggers(loggers, self._logs)
         self._loggers += [each for each in loggers if each not in self._loggers]
@@ -198,45 +204,35 @@ class Run:
             arguments["strategy"].checkpoint_io.preload(checkpoint, self.resume)
         return arguments
 
-    def _with_csv(self, loggers: "Sequence[Logger]") -> "list[Logger]":
-        """Loggers of a training run, with that of metrics.csv, which all fits share."""
-        from ..loggers.buffered import BufferedCSVLogger
-        from .trainer import writes_csv
-
-        if "resume" not in self.cfg or any(writes_csv(each, self.dir) for each in loggers):
-            return [*loggers]
-        for logger in self._loggers:
-            if writes_csv(logger, self.dir):
-                return [*loggers, logger]
-        own = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
-        return [*loggers, own]
-
     def _callbacks(self, checkpoint: dict[str, Any] | None) -> "list[Callback]":
         """The callbacks that keep what a run promises, whatever the script does."""
         from .script import Bookkeeping
 
-        books = Bookkeeping(self._results, self.cfg, self._stored, checkpoint, self.resume)
+        books = Bookkeeping(self, checkpoint)
         if "resume" not in self.cfg:
             return [books]
         from ...callbacks.garbage import GarbageCollection
         from ...callbacks.peak_memory import PeakMemory
         from ...checkpoint.resume_state import ResumeState
-        from . import stored
         from .monitor import MonitoredMetrics
         from .stop import StopOnSignal
+        from .stored import hyperparameters
 
         last = self.dir / "checkpoints" / "last.ckpt"
         layout = checkpoint.get("layout") if checkpoint else None
         logs, self._logs = self._logs, None
-        redact = partial(stored.hyperparameters, texts=self._texts)
-        callbacks = [PeakMemory(), ResumeState(self._stored, logs, layout, redact)]
-        callbacks += [MonitoredMetrics(self.cfg, last), StopOnSignal(last, self._context.listening)]
-        callbacks.append(books)
-        if self.cfg.get("gc_every_n_steps"):
-            callbacks.append(GarbageCollection(self.cfg.gc_every_n_steps))
-        return callbacks
+        redact = partial(hyperparameters, texts=self._texts)
+        every = self.cfg.get("gc_every_n_steps")
+        return [
+            PeakMemory(),
+            ResumeState(self._stored, logs, layout, redact),
+            MonitoredMetrics(self.cfg, last),
+            StopOnSignal(last, self._context.listening),
+            books,
+            *([GarbageCollection(every)] if every else ()),
+        ]
 
-    def _tell_unused(self, task: Any) -> None:
+    def _name_unused(self, task: Any) -> None:
         """Say which overrides change nothing, as the task takes no network, for example."""
         from ... import machine
         from ...errors import say
@@ -245,17 +241,12 @@ class Run:
         from .interpolation import OF_A_TASK
 
         taken = parts_taken(type(task))
-        unused = {group: part for group, part in OF_A_TASK.items() if part not in taken}
-        typed = typed_in(self.dir) if machine.is_first_rank() else []
-        groups = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed}
-        words = {word: unused[group] for word, group in groups.items() if group in unused}
-        if words:
-            what = " and no ".join(dict.fromkeys(words.values()))
-            say(f"{' '.join(words)}: not used, as the task takes no {what}; leave it out")
-
-    @property
-    def _is_job(self) -> bool:
-        return OmegaConf.select(self.cfg, "sweep.job") is not None
+        groups = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed_in(self.dir)}
+        parts = {word: OF_A_TASK[group] for word, group in groups.items() if group in OF_A_TASK}
+        unused = {word: part for word, part in parts.items() if part not in taken}
+        if unused and machine.is_first_rank():
+            what = " and no ".join(dict.fromkeys(unused.values()))
+            say(f"{' '.join(unused)}: not used, as the task takes no {what}; leave it out")
 
 
 def _checkpoint_to_resume(cfg: DictConfig, context: "RunContext") -> Path | None:

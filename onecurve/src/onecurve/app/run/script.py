@@ -3,9 +3,8 @@
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -14,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from ... import machine
@@ -62,7 +61,6 @@ class Results:
     end: EndOfTraining | None = None
     has_test: bool = False
     trainer: Trainer | None = None  # the one that was used last
-    notes: list[str] = field(default_factory=list)  # lines below the closing table
 
     def of_fits(self) -> dict[str, float]:
         """The facts about all fits, for metrics.json."""
@@ -80,19 +78,10 @@ class Bookkeeping(Callback):
     The first Trainer of a run that is resumed gets its checkpoint, without tensors.
     """
 
-    def __init__(
-        self,
-        results: Results,
-        cfg: DictConfig,
-        stored: Mapping[str, Any],
-        checkpoint: dict[str, Any] | None = None,
-        resume: Path | None = None,
-    ) -> None:
-        self.results = results
-        self.cfg = cfg
-        self.stored = stored
+    def __init__(self, run: Run, checkpoint: dict[str, Any] | None) -> None:
+        self.run = run
+        self.results = run._results
         self.checkpoint = checkpoint
-        self.resume = resume
         self._started = 0.0
         self._samples_before = 0
 
@@ -101,11 +90,11 @@ class Bookkeeping(Callback):
         self.results.trainer = trainer
         if trainer.state.fn != TrainerFn.FITTING:
             return
-        if self.cfg.get("test"):
+        if self.run.cfg.get("test"):
             reject_without_test(pl_module)
             reject_without_test(trainer.datamodule)  # type: ignore[attr-defined]
         if self.checkpoint is not None and getattr(trainer, "resumes", False):
-            reject_other_network(pl_module, self.checkpoint, str(self.resume))
+            reject_other_network(pl_module, self.checkpoint, str(self.run.resume))
         self.checkpoint = None
         self.results.fits += 1
         self.results.fitted = trainer
@@ -117,7 +106,7 @@ class Bookkeeping(Callback):
         for logger in trainer.loggers:
             # These write into the run directory, where config.yaml is.
             if not isinstance(logger, CSVLogger | TensorBoardLogger):
-                logger.log_hyperparams(dict(self.stored))
+                logger.log_hyperparams(dict(self.run._stored))
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -136,16 +125,14 @@ class Bookkeeping(Callback):
                 "this fit"
             )
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._note(trainer, pl_module)
-
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         if isinstance(exception, EndedEarly):
-            self._note(trainer, pl_module)
+            self.teardown(trainer, pl_module, "fit")
 
-    def _note(self, trainer: Trainer, task: LightningModule) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Note what a fit, or a test, came to."""
         results = self.results
         results.metrics |= {name: each.item() for name, each in logged_by_task(trainer).items()}
         if trainer.state.fn != TrainerFn.FITTING:
@@ -154,12 +141,9 @@ class Bookkeeping(Callback):
         results.seconds += time.perf_counter() - self._started
         results.samples += samples
         results.steps = steps_done(trainer)
-        results.has_test = is_overridden("test_step", task)
-        results.end = end_of_training(trainer, _stopping(self.cfg))
-        line = no_validation(trainer) if samples else None
-        results.notes += [line] if line else []
+        results.has_test = is_overridden("test_step", pl_module)
+        results.end = end = end_of_training(trainer)
         if trainer.ckpt_path is not None and not samples and trainer.is_global_zero:
-            end = results.end
             print(f"resume: the run is over: {end.reason}; to train further add {end.to_continue}")
 
 
@@ -172,18 +156,6 @@ def reject_without_test(part: Any) -> None:
     for kind, name in needed.items():
         if isinstance(part, kind) and not is_overridden(name, part):
             raise UserError(f"{type(part).__name__} has no {name}; write one, or use test=false")
-
-
-def _stopping(cfg: DictConfig) -> dict[str, str]:
-    """The names of callbacks that stop early, by the metric that they monitor, and of a Timer."""
-    names: dict[str, str] = {}
-    for name, entry in (cfg.get("callbacks") or {}).items():
-        target = str(entry.get("_target_")) if entry else ""
-        if target.endswith("EarlyStopping"):
-            names[str(entry.get("monitor"))] = str(name)
-        elif target.endswith(".Timer"):
-            names["Timer"] = str(name)
-    return names
 
 
 def in_rank(
@@ -207,9 +179,8 @@ def in_rank(
     try:
         with trainer_errors():
             returned = _number(function(run))
-        best = run.best
     except EndedEarly as early:
-        status, best = early.status, run.best
+        status = early.status
     except Stopped as stopped:
         return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:
@@ -220,17 +191,18 @@ def in_rank(
             return {DIFFERS: words, STATUS: end.code}
         if end.code:
             raise RankFailed(str(end.code)) from None
-        best = run.best
     except Exception as error:
         trainer = results.trainer
         if trainer is not None and (refusal := missing_metric(error, trainer, run.cfg)):
             raise refusal from None
+        has_trained = results.samples or getattr(trainer and trainer.strategy, "samples_seen", 0)
         script = function.__code__.co_filename
-        if not _has_trained(results) and (line := _rejected_before_training(error, script)):
+        if not has_trained and (line := _rejected_before_training(error, script)):
             raise UserError(line) from error
         raise
     finally:
         close_loggers(run._loggers)
+    best = run.best
     metrics = dict(results.metrics)
     if returned is not None:
         metrics[RETURNED] = returned
@@ -240,7 +212,8 @@ def in_rank(
 
 
 def _write(run: Run, metrics: Metrics, status: str, best: str | None) -> None:
-    results = run._results
+    """Write metrics.json, and print the table at the end."""
+    results, end = run._results, run._results.end
     facts: dict[str, Any] = {}
     if results.trainer is not None:
         facts |= {"strategy": run.cfg.strategy.name, "world_size": results.trainer.world_size}
@@ -248,18 +221,19 @@ def _write(run: Run, metrics: Metrics, status: str, best: str | None) -> None:
         facts["checkpoint"] = run.cfg.checkpoint
     if results.fitted is not None:
         facts |= results.of_fits()
-    end = results.end
-    is_early = end is not None and end.is_early and status == "finished"
-    why = {"stopped": end.reason} if end is not None and is_early else {}
+    stopped = end.reason if end is not None and end.is_early and status == "finished" else None
+    why = {"stopped": stopped} if stopped else {}
     record.finished(run.dir, metrics | facts | results.facts | why, status)
     if results.fitted is None:
         if metrics:
             show_metrics(metrics, run.dir)
         return
     # A sweep prints a line for each job.
-    if run._is_job:
+    if OmegaConf.select(run.cfg, "sweep.job") is not None:
         return
-    notes = [f"Stopped early by {reason}" for reason in why.values()] + results.notes
+    notes = [f"Stopped early by {stopped}"] if stopped else []
+    if results.samples and (line := no_validation(results.fitted, run.cfg)):
+        notes.append(line)
     if name := diverged(metrics):
         notes.append(f"{name} is {metrics[name]}: +callbacks=nan_guard finds where it begins")
     show_training(metrics, facts, run.dir, best if results.has_test else None, notes)
@@ -271,11 +245,6 @@ def _number(returned: Any) -> float | None:
         return float(returned)
     is_number = isinstance(returned, int | float) and not isinstance(returned, bool)
     return float(returned) if is_number else None
-
-
-def _has_trained(results: Results) -> bool:
-    strategy = None if results.trainer is None else results.trainer.strategy
-    return bool(results.samples or getattr(strategy, "samples_seen", 0))
 
 
 def _raise_if_signal(end: SystemExit, results: Results) -> None:

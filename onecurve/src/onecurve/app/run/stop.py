@@ -152,27 +152,23 @@ class EndOfTraining(NamedTuple):
     is_early: bool = True
 
 
-def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
-    """Why `fit` ended.
-
-    `keys` are names of early-stopping callbacks by their monitored metric, and of the "Timer".
-    """
+def end_of_training(trainer: Trainer) -> EndOfTraining:
+    """Why `fit` ended."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     if 0 < epochs <= trainer.current_epoch:
         why = f"trainer.max_epochs: all {epochs} epochs are done"
         return EndOfTraining(why, f"trainer.max_epochs={2 * epochs}", is_early=False)
     for each in callbacks_of(trainer, Callback) if trainer.should_stop else ():
         if isinstance(each, EarlyStopping) and each.stopping_reason_message:
-            name = keys.get(each.monitor, "early_stopping")
             words = each.stopping_reason_message.partition(" Signaling")[0].rstrip(".")
-            more = f"callbacks.{name}.patience={2 * each.patience}, or ~callbacks.{name}"
-            return EndOfTraining(f"{name}: {words}", more)
+            key = "callbacks.early_stopping"
+            more = f"{key}.patience={2 * each.patience}, or ~{key}"
+            return EndOfTraining(f"early_stopping: {words}", more)
         if isinstance(each, Timer) and (each.time_remaining() or 0) <= 0:
-            spent = f"{each.time_elapsed():.0f} s of training are over"
-            if timer := keys.get("Timer"):
-                longer = f"callbacks.{timer}.duration=DD:HH:MM:SS, with more time"
-                return EndOfTraining(f"{timer}: {spent}", longer)
-            return EndOfTraining(f"trainer.max_time: {spent}", "trainer.max_time=null")
+            # Lightning makes one of `trainer.max_time`.
+            spent = f"timer: {each.time_elapsed():.0f} s of training are over"
+            longer = "callbacks.timer.duration=DD:HH:MM:SS, with more time"
+            return EndOfTraining(spent, f"{longer}, or trainer.max_time=null")
     if 0 < steps <= trainer.global_step:
         why = f"trainer.max_steps: all {steps} steps are made"
         return EndOfTraining(why, f"trainer.max_steps={2 * steps}", is_early=epochs > 0)
