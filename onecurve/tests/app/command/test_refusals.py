@@ -60,16 +60,13 @@ OF_HYDRA = {
     "callbacks=[checkpoint,swaa]": "callbacks=swaa: must be … such as 'callbacks=[checkpoint,swa]'",
     "+callbacks=[ema,swaa]": "callbacks=swaa: must be … such as '+callbacks=[ema,swa]'",
     "+callbacks=swaa": "callbacks=swaa: must be … such as +callbacks=swa",
-    'callbacks="[checkpoint,swa]"': (
-        "callbacks=\"[checkpoint,swa]\": is one text … use 'callbacks=[checkpoint,swa]'"
-    ),
     "trainer.max_epoch=1": "did you mean trainer.max_epochs",
     "optimizer.lr=1e-3,1e-2": "optimizer.lr=1e-3,1e-2 … add -m",
     "seed=range(3)": "seed=range(3) … add -m",
     "optimizer.learning_rate=1": "optimizer.learning_rate … did you mean optimizer.lr?",
     "optimizer.wd=1": "optimizer.wd … did you mean optimizer.weight_decay?",
     "~callbacks.checkpiont": "callbacks.checkpiont … did you mean callbacks.checkpoint",
-    "~callbacks.ema": "~callbacks.ema: there is no callbacks.ema to remove; leave it out",
+    "~callbacks.ema": "callbacks.ema: there is no such key; callbacks has checkpoint, lr_monitor",
     "strategy.microbatches=2": "only with pipeline or mesh; add strategy=pipeline",
     "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "launch.secret=short": "launch.secret: was removed; torchrun or srun … --node-rank=0",
@@ -163,7 +160,7 @@ OURS = {
     ),
     "+launch.rendezvous=a:1": "launch.rendezvous: was removed; torchrun or srun starts the ranks",
     "resume=/dev/zero": "resume=/dev/zero: is neither a file nor a folder; give last",
-    "-m ~hydra.callbacks.sweep seed=1,2": "no hydra.callbacks.sweep._target_ … leave it as it is",
+    "-m ~sweep.run seed=1,2": "no sweep.run … leave it as it is",
     "checkpoint=sharded": "such as 'checkpoint={format:file,async:false,",
     "checkpoint.format=shards": "one of file, sharded, such as checkpoint.format=sharded",
     "data.num_classes=two": "error: data.num_classes=two: must be a whole number from 2",
@@ -376,6 +373,8 @@ MISTAKES = OF_HYDRA | OURS | UNFOLLOWED
 FILES = {
     "# @package _global_\ndefaults:\n  - model: mlp\n": "write `override /model: mlp` into",
     "defaults:\n  - override /model: mlp\n": "begin the file that changes it with the line `# @pac",
+    "# @package _global_\n- seed\n": "experiment/mine.yaml: is a list; write a line `KEY: VALUE`",
+    "- seed\n": "experiment/mine.yaml: is a list; write a line `KEY: VALUE`",
     "# @package _global_\noptimizer:\n\tlr: 1\n": "found character '\\t'",
     "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
     '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',
@@ -457,29 +456,6 @@ def test_a_task_without_a_class_is_told_before_what_refers_to_nothing() -> None:
     config = OmegaConf.create({"task": {"lr": 1}, "model": {"inputs": "${data.nothing}"}})
     with pytest.raises(UserError, match=r"^task: has no class; write `_target_: my_package.my_mod"):
         validate(config, "train", dict)
-
-
-# What two experiment files have that are swept.
-FOR_ALL_JOBS = {
-    "defaults:\n  - override /sweep/launcher: joblib\n": "which are for all jobs",
-    "hydra:\n  sweeper:\n    params:\n      seed: 1,2\n": "which are … -m +experiment=a",
-}
-
-
-@pytest.mark.parametrize("content", FOR_ALL_JOBS)
-def test_what_is_for_all_jobs_is_not_chosen_by_one(cli: Cli, tmp_path: Path, content: str) -> None:
-    folder = tmp_path / "configs/experiment"
-    folder.mkdir(parents=True)
-    for name in ("a", "b"):
-        (folder / f"{name}.yaml").write_text(f"# @package _global_\n{content}")
-    searched = f"hydra.searchpath=[file://{tmp_path}/configs]"
-    outcome = cli("train.py", "-m", searched, "+experiment=a,b")
-    assert (outcome.status, outcome.err.count("\n")) == (2, 1), outcome.err
-    assert outcome.err.startswith("error: +experiment=a: ")
-    assert all(part in outcome.err for part in FOR_ALL_JOBS[content].split(" … "))
-    assert files(tmp_path) == {"configs", "configs/experiment"} | {
-        f"configs/experiment/{name}.yaml" for name in ("a", "b")
-    }
 
 
 @pytest.mark.parametrize("typed", ["task._target_=bad_task.Task", "model._target_=bad_net.Network"])
