@@ -85,15 +85,15 @@ def _read(path: Path, folder: Path) -> ConfigFile:
 
 def schemas(configs: Path) -> dict[str, Schema]:
     """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
-    contents: dict[str, list[dict[str, Any]]] = {}
-    for file in of_project(configs):
-        contents.setdefault(file.schema, []).append(file.content)
-    groups = {
-        name: _of_group(name, nodes)
-        for name, nodes in contents.items()
-        if name not in (*COMMANDS, GLOBAL)
-    }
-    whole = {name: _of_command(name, contents.get(name, [{}])[0], groups) for name in COMMANDS}
+    files = of_project(configs)
+    nodes: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        if not file.is_global:
+            nodes.setdefault(file.schema, []).append(file.content)
+    groups = {name: _of_group(name, contents) for name, contents in nodes.items()}
+    commands: dict[str, dict[str, Any]] = {name: {} for name in COMMANDS}
+    commands |= {file.schema: file.content for file in files if not file.group}
+    whole = {name: _of_command(name, content, groups) for name, content in commands.items()}
     found = {**groups, **whole, GLOBAL: whole["train"]}
     return {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
 
