@@ -17,8 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus, run_job
-from hydra.experimental.callback import Callback
+from hydra.core.utils import JobStatus, run_job
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
@@ -40,13 +39,6 @@ def split_sweep(overrides: list[Override]) -> list[list[str]]:
 def key_of(node: DictConfig) -> str:
     """The dotted key of a node of a configuration; OmegaConf has no public function for it."""
     return str(node._get_full_key(None))
-
-
-class _NoConfigurations(Callback):
-    """Drops a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
-        job_return.cfg = job_return.hydra_cfg = None
 
 
 class Application:
@@ -101,7 +93,6 @@ class Application:
     def sweep(self, config: DictConfig, task: Callable[[DictConfig], Any]) -> None:
         """Run the sweep of a composed configuration, as ``python app.py --multirun`` does."""
         callbacks = Callbacks(config)
-        callbacks.callbacks.append(_NoConfigurations())
         callbacks.on_multirun_start(config=config, config_name=self.config_name)
         context = HydraContext(config_loader=self._hydra.config_loader, callbacks=callbacks)
         sweeper = Plugins.instance().instantiate_sweeper(
