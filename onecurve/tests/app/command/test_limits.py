@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from conftest import Refused
 from hydra.utils import get_object
-from pydantic import AfterValidator, Field, create_model
+from pydantic import Field, create_model
 from test_described_once import CONFIGURED
 
 from onecurve import Config, UserError
@@ -86,18 +86,18 @@ TYPED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with a callback, whose types are in another file."""
+@pytest.fixture(autouse=True)
+def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with callbacks: one whose types are in another file, and one with a model."""
     folder = tmp_path / "code/own"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
     (folder / "noise.py").write_text(TYPED_CALLBACK)
     (folder / "types.py").write_text(TYPES)
+    (folder / "modelled.py").write_text(CALLBACK)
     monkeypatch.syspath_prepend(str(folder.parent))
 
 
-@pytest.mark.usefixtures("own")
 def test_a_constructor_validates_what_it_is_built_with() -> None:
     for line, options in TYPED.items():
         with pytest.raises(UserError) as caught:
@@ -109,24 +109,15 @@ def test_a_constructor_validates_what_it_is_built_with() -> None:
     assert validated(KEY, node) == {**node, "until": 1000}
 
 
-@pytest.mark.usefixtures("own")
 def test_a_constructor_s_line_leaves_nothing(refused: Refused, tmp_path: Path) -> None:
     typed = (f"+{KEY}._target_=own.noise.GradientNoise", f"+{KEY}.scale=2")
     assert refused("train.py", *typed) == f"error: {next(iter(TYPED))}"
     assert {path.name for path in tmp_path.iterdir()} == {"code"}
 
 
-@pytest.fixture
-def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module with a class that has a model beside it, and one derived from it."""
-    folder = tmp_path / "code"
-    folder.mkdir()
-    (folder / "noise_of_mine.py").write_text(CALLBACK)
-    monkeypatch.syspath_prepend(str(folder))
-    return "noise_of_mine.GradientNoise"
+def test_a_model_in_a_class_reports_missing_and_unknown_keys() -> None:
+    noise = "own.modelled.GradientNoise"
 
-
-def test_a_model_in_a_class_reports_missing_and_unknown_keys(noise: str) -> None:
     def refused(**options: Any) -> str:
         with pytest.raises(UserError) as caught:
             validated("callbacks.noise", {"_target_": noise, **options})
@@ -136,8 +127,8 @@ def test_a_model_in_a_class_reports_missing_and_unknown_keys(noise: str) -> None
     hint = "callbacks.noise.scal: there is no such key; did you mean callbacks.noise.scale?"
     assert refused(scale=1, scal=1) == hint
     assert refused(_target_=f"{noise}s") == (
-        "callbacks.noise._target_=noise_of_mine.GradientNoises: there is no GradientNoises in "
-        "noise_of_mine; did you mean noise_of_mine.GradientNoise?"
+        "callbacks.noise._target_=own.modelled.GradientNoises: there is no GradientNoises in "
+        "own.modelled; did you mean own.modelled.GradientNoise?"
     )
     assert validated("x", {"_target_": noise, "scale": 1, "every": 1e3})["every"] == 1000
     # The rest is given when it is called.
@@ -146,8 +137,8 @@ def test_a_model_in_a_class_reports_missing_and_unknown_keys(noise: str) -> None
     assert refused(**{"_target_": "builtins.dict", **nested}).startswith("callbacks.noise.inner.sc")
 
 
-def test_a_subclass_with_other_arguments_does_not_inherit_the_model(noise: str) -> None:
-    node = {"_target_": noise.replace("GradientNoise", "Annealed"), "until": 3, "scale": 7}
+def test_a_subclass_with_other_arguments_does_not_inherit_the_model() -> None:
+    node = {"_target_": "own.modelled.Annealed", "until": 3, "scale": 7}
     assert validated("callbacks.noise", node) == node
 
 
@@ -232,17 +223,7 @@ def test_the_example_in_an_error_is_the_default_if_that_is_allowed() -> None:
     assert problem.line("group") == line
 
 
-def test_a_custom_validator_gives_the_reason() -> None:
-    def even(value: int) -> int:
-        if value % 2:
-            raise ValueError("is odd; use an even number, such as 2")
-        return value
-
-    line = refusal(Annotated[int, AfterValidator(even)], 3)
-    assert line == "key=3: is odd; use an even number, such as 2"
-
-
-def test_a_path_that_must_be_there(tmp_path: Path) -> None:
+def test_a_validator_gives_the_reason(tmp_path: Path) -> None:
     annotation = Annotated[Any, existing("a file, such as x")]
     assert refusal(annotation, str(tmp_path)) is None
     assert refusal(annotation, None) is None

@@ -17,7 +17,6 @@ from onecurve.app.command.schemas import (
     ConfigFile,
     of_model,
     of_project,
-    schema_name,
     schemas,
 )
 
@@ -28,7 +27,7 @@ SCHEMAS = schemas(ROOT / "configs")
 def line_of(file: ConfigFile) -> str:
     """The line by which an editor finds the schema of a file."""
     up = "../" * (file.group.count("/") + 2 if file.group else 1)
-    return f"# yaml-language-server: $schema={up}.schemas/{schema_name(file)}.json"
+    return f"# yaml-language-server: $schema={up}.schemas/{file.schema}.json"
 
 
 def faults(name: str, content: Any) -> list[str]:
@@ -50,7 +49,7 @@ def test_every_schema_is_valid(name: str) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.path.parts[-2:]))
 def test_every_file_is_valid(file: ConfigFile) -> None:
-    assert faults(schema_name(file), {**file.content, "defaults": file.defaults}) == []
+    assert faults(file.schema, file.content) == []
 
 
 def test_every_file_of_the_library_names_its_schema() -> None:

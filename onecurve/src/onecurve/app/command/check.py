@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -16,7 +17,7 @@ from ..config.validate import refusals, validate
 from ..run.interpolation import dotted, in_one_line
 from ..run.record import invocation, override
 from ..run.stored import overrides_of, typed_secrets
-from .explain import Chosen, choices, merged_by_nobody, replaced_by_one
+from .explain import Chosen, choices, merged_by_nobody, no_mapping, replaced_by_one
 from .resolvers import command_of
 
 # Facts about a strategy, which cannot be overridden.
@@ -45,12 +46,11 @@ def check_run(config: DictConfig, config_name: str) -> str | None:
 
 def reject_without_sweep(config: DictConfig) -> None:
     """Reject `-m` where the configuration does not say what a sweep is."""
-    for key in ("sweep.run_job", "hydra.callbacks.sweep._target_"):
-        if OmegaConf.select(config, key) is None:
-            raise UserError(
-                f"-m: there is no {key}, which the group sweep brings; leave it as it is, leave "
-                "out -m, or add `sweep: grid` to the defaults"
-            )
+    if OmegaConf.select(config, "sweep.run") is None:
+        raise UserError(
+            "-m: there is no sweep.run, which the group sweep brings; leave it as it is, leave out "
+            "-m, or add `sweep: grid` to the defaults"
+        )
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
@@ -64,12 +64,16 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
 
     chosen = Chosen(config_name, overrides)
     try:
-        for key, value in dotted(OmegaConf.to_container(config)):
+        plain: Any = OmegaConf.to_container(config)
+        for key, value in dotted(plain):
             if value == "???":
                 raise UserError(f"{key} is needed: add {_example(key, config)}")
         _reject_overrides(parsed, chosen)
         if line := merged_by_nobody(chosen):
             raise UserError(line)
+        for group, choice in HydraConfig.get().runtime.choices.items():
+            if isinstance(plain.get(group), list):
+                raise UserError(no_mapping(f"{group}/{choice}"))
         described = validate(config, config_name, lambda: chosen.values)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)

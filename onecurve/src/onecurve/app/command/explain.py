@@ -49,6 +49,10 @@ class Chosen:
             if isinstance(default.value, list)
         }
 
+    def words_about(self, group: str) -> list[str]:
+        """The overrides of a group, such as `callbacks=a` and `+callbacks=b`."""
+        return [word for word in self.overrides if key_of(word) == group]
+
     @cached_property
     def keys(self) -> list[str]:
         """Every group, and every dotted key."""
@@ -68,7 +72,8 @@ class Chosen:
         """Other choices of the group that have this key, those with the fewest keys first."""
         group, _, name = key.partition(".")
         name = name.partition(".")[0]
-        if not name or f"~{group}" in self.overrides or f"{group}.{name}" in self.values:
+        is_removed = {f"~{group}", f"~{key}"} & {*self.overrides}
+        if not name or is_removed or f"{group}.{name}" in self.values:
             return []
         sizes = {}
         for choice in choices(group):
@@ -133,28 +138,26 @@ def _unreadable(text: str, config_name: str, overrides: list[str]) -> str | None
 
 def chosen_once(group: str, chosen: Chosen) -> str | None:
     """A line for words about one group, such as `~callbacks=a`, which Hydra does not merge."""
-    typed = [word for word in chosen.overrides if key_of(word) == group]
-    is_list = group in chosen.lists
-    are_added = is_list or (len(typed) > 1 and all(word.startswith("+") for word in typed))
-    names = list(chosen.lists.get(group, ()))
-    for word in typed:
-        entries = [name for name in word.partition("=")[2].strip("[]").split(",") if name]
-        if word.startswith("~"):
-            names = [name for name in names if name not in (entries or names)]
-        else:
-            names = [*(names if word.startswith("+") and are_added else ()), *entries]
-    if not typed or not (names or is_list):
+    typed = chosen.words_about(group)
+    if not typed or (typed[-1].startswith("~") and group not in chosen.lists):
         return None
-    value = ",".join(dict.fromkeys(names))
-    meant = f"{group}=[{value}]" if are_added else f"{group}={value}"
-    meant = meant if is_list or not are_added else f"+{meant}"
+    meant = f"{group}={typed[-1].partition('=')[2]}"
+    if group in chosen.lists:
+        names = chosen.lists[group]
+        for word in typed:
+            entries = [name for name in word.partition("=")[2].strip("[]").split(",") if name]
+            if word.startswith("~"):
+                names = [name for name in names if name not in (entries or names)]
+            else:
+                names = [*names, *entries] if word.startswith("+") else entries
+        meant = f"{group}=[{','.join(dict.fromkeys(names))}]"
     return f"{typed[-1]}: {group} is chosen by one word; use {shlex.quote(meant)}"
 
 
 def merged_by_nobody(chosen: Chosen) -> str | None:
     """The line for `callbacks=[a] +callbacks=b`, of which Hydra takes one without an error."""
     for group in chosen.lists:
-        typed = [word for word in chosen.overrides if key_of(word) == group]
+        typed = chosen.words_about(group)
         if len(typed) > 1 and any(word.startswith("+") for word in typed):
             return chosen_once(group, chosen)
     return None
@@ -162,9 +165,6 @@ def merged_by_nobody(chosen: Chosen) -> str | None:
 
 def _unknown_choice(path: str, chosen: Chosen) -> str | None:
     group, _, choice = path.rpartition("/")
-    if choice.startswith("["):
-        as_list = shlex.quote(f"{group}={choice}")
-        return f'{group}="{choice}": is one text, because of the inner quotes; use {as_list}'
     if group == "hydra/launcher":
         extra = "joblib" if choice == "joblib" else "submitit"
         return (
@@ -175,7 +175,7 @@ def _unknown_choice(path: str, chosen: Chosen) -> str | None:
         right = nearest(choice, options) or options[0]
         # Other entries of a list stay.
         wrong = rf"(?<![\w.-]){re.escape(choice)}(?![\w.-])" if choice else "$"
-        words = [word for word in chosen.overrides if key_of(word) == group]
+        words = chosen.words_about(group)
         typed = next((word for word in words if re.search(wrong, word)), f"{group}={choice}")
         example = shlex.quote(re.sub(wrong, right, typed))
         return f"{group}={choice}: must be one of {', '.join(options)}, such as {example}"
@@ -196,8 +196,6 @@ def _unknown_key(key: str, chosen: Chosen) -> str:
             "file that changes it with the line `# @package _global_`"
         )
     if having := chosen.choices_with(key):
-        if f"~{key}" in chosen.overrides:
-            return f"~{key}: there is no {key} to remove; leave it out"
         group = key.partition(".")[0]
         return f"{key}: this key exists only with {' or '.join(having)}; add {group}={having[0]}"
     if key in chosen.keys:
@@ -225,6 +223,11 @@ def _not_a_choice(_: str, chosen: Chosen) -> str | None:
     return None
 
 
+def no_mapping(file: str, _: Chosen | None = None) -> str:
+    """The line for a file of a group, such as "experiment/mine", that holds a list."""
+    return f"{file}.yaml: is a list; write a line `KEY: VALUE` for each key that it changes"
+
+
 def _several_values(word: str, _: Chosen) -> str:
     return f"{word}: several values are a sweep; add -m, or give one value"
 
@@ -237,6 +240,7 @@ EXPLAINED = {
     r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist": _unknown_key,
     r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'": _several_values,
     r"group override must be a string or a list. Got (\w+)": _not_a_choice,
+    r"In '([\w./-]+)': .* Cannot merge DictConfig with ListConfig full_key: object": no_mapping,
 }
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import TracebackType
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -54,13 +53,6 @@ def _frames_below(script: str, error: BaseException) -> list[TracebackType]:
     """The frames of an error in the project's own code, without those of the script."""
     frames = of_the_project(error)
     return [each for each in frames if each.tb_frame.f_code.co_filename != script]
-
-
-def run_in_sweep(work: str, config: DictConfig) -> float | None:
-    """Run a job of a sweep; a sweeper compares jobs by what is returned."""
-    resolve_files(config)
-    value: float | None = get_method(config.sweep.run_job)(work, config)
-    return value
 
 
 def resolve_files(config: DictConfig) -> None:

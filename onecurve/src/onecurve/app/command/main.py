@@ -124,12 +124,13 @@ def _answer(work: str, hydra: "Application", options: Namespace) -> None:
 
 
 def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Exception | None:
-    """Compose and validate, claim the run directory, and run; or hand over to Hydra's sweeper.
+    """Compose and validate, claim the run directory, and run; or run a sweep.
 
-    Returns the error of the run, which has not begun where one is raised.
+    Returns the error of the run, or of the sweep; it has not begun where one is raised.
     """
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
+    from hydra.utils import get_method
 
     from ... import machine
     from ...errors import say
@@ -145,7 +146,10 @@ def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Except
         config = hydra.compose(overrides, is_sweep=True)
     if config.hydra.mode == RunMode.MULTIRUN:
         reject_without_sweep(config)
-        hydra.sweep(config, partial(job.run_in_sweep, work))
+        try:
+            get_method(config.sweep.run)(hydra, config, work)
+        except Exception as error:
+            return error
         return None
     hydra.reject_several_values(overrides)
     HydraConfig.instance().set_config(config)

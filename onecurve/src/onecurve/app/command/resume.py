@@ -14,12 +14,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from ...checkpoint.file import is_sharded, newest_checkpoint
 from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
 from ...errors import UserError
-from ..run.record import parsed, quoted, reject_locked, text_of
+from ..loggers.run_directory import config_of, typed_in
+from ..run.record import OVERRIDES, parsed, quoted, reject_locked, text_of
 
 if TYPE_CHECKING:
     from ...compat.of_hydra import Application
@@ -50,30 +49,27 @@ def expand(hydra: "Application", overrides: list[str], is_sweep: bool) -> list[s
 
 
 def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
-    file = run_dir / ".hydra" / "overrides.yaml"
-    if not file.is_file():
+    if not (run_dir / OVERRIDES).is_file():
         raise UserError(
-            f"resume={value}: is not the directory of a training run (it has no "
-            ".hydra/overrides.yaml); give one, such as resume=runs/DATE/TIME"
+            f"resume={value}: is not the directory of a training run (it has no {OVERRIDES}); give "
+            "one, such as resume=runs/DATE/TIME"
         )
     reject_locked(run_dir, f"resume={value}")
-    names = {key_of(override) for override in overrides} | {"resume", "hydra.run.dir"}
-    stored: list[str] = yaml.safe_load(file.read_text()) or []
-    earlier = [
-        override
-        for override in stored
-        # A job of a sweep is resumed as a run of its own.
-        if key_of(override) not in names and not key_of(override).startswith("sweep")
-    ]
-    stored_config = run_dir / "config.yaml"
-    config = yaml.safe_load(stored_config.read_text()) if stored_config.is_file() else {}
+    stored, config = typed_in(run_dir), config_of(run_dir) or {}
     address = folder_of(config)
-    if address and "job" in (config.get("sweep") or {}) and DIRPATH not in names:
+    if address and "job" in (config.get("sweep") or {}):
         # A job of a sweep has a folder below the address of the sweep.
-        earlier = [word for word in earlier if key_of(word) != DIRPATH]
-        earlier.append(f"{DIRPATH}={quoted(address)}")
+        stored = [word for word in stored if key_of(word) != DIRPATH]
+        stored.append(f"{DIRPATH}={quoted(address)}")
+    changes = {key_of(word) for word in overrides} | {"resume", "hydra.run.dir"}
+    # A job of a sweep is resumed as a run of its own.
+    earlier = [
+        word
+        for word in stored
+        if key_of(word) not in changes and not key_of(word).startswith("sweep")
+    ]
     # What was added to the configuration with a plus is changed without one.
-    added = {key_of(override) for override in stored if override.startswith("+")}
+    added = {key_of(word) for word in stored if word.startswith("+")}
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in overrides]
     if address:
         bring_last(f"resume={value}: {DIRPATH}", address, run_dir)
@@ -95,14 +91,13 @@ def _newest_run(hydra: "Application", overrides: list[str]) -> Path:
     """
     places = [override for override in overrides if override.startswith(("paths.", "paths="))]
     runs = Path(os.path.abspath(hydra.compose(places).paths.runs))
-    directories = (folder.parent for folder in runs.rglob(".hydra"))
-    for run_dir in sorted(directories, key=_started, reverse=True):
-        if _is_training(run_dir):
-            return run_dir.resolve()
-    raise UserError(
-        f"resume=last: there is no training run in {runs} to resume; leave it out, or give a run "
-        "directory or a checkpoint file"
-    )
+    training = [folder.parent for folder in runs.rglob(".hydra") if _is_training(folder.parent)]
+    if not training:
+        raise UserError(
+            f"resume=last: there is no training run in {runs} to resume; leave it out, or give a "
+            "run directory or a checkpoint file"
+        )
+    return max(training, key=_started).resolve()
 
 
 def _started(run_dir: Path) -> float:
@@ -129,11 +124,9 @@ def _init(override: str) -> list[str]:
         return [override]
     value = text_of(override) or value
     # No choice of a group looks like a path.
-    is_path = value.startswith(("/", "./", "../", "~")) or is_address(value)
-    is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
-    if not is_file:
-        return [override]
-    return ["init=weights", f"init.file={quoted(value)}"]
+    is_path = value.startswith(("/", "./", "../", "~")) or value.endswith((".ckpt", ".pt", ".pth"))
+    is_file = is_path or is_address(value) or os.path.isfile(value)
+    return ["init=weights", f"init.file={quoted(value)}"] if is_file else [override]
 
 
 def _quoted_path(override: str) -> str:

@@ -52,7 +52,13 @@ class ConfigFile(NamedTuple):
     path: Path
     is_global: bool
     content: dict[str, Any]
-    defaults: list[Any]
+
+    @property
+    def schema(self) -> str:
+        """The name of its schema."""
+        if not self.group:
+            return self.path.stem
+        return GLOBAL if self.is_global else self.group.replace("/", ".")
 
 
 def config_files(folder: Path) -> list[ConfigFile]:
@@ -71,30 +77,22 @@ def _read(path: Path, folder: Path) -> ConfigFile:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except (YAMLError, OSError, UnicodeError) as error:
         raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
-    keys = content if isinstance(content, dict) else {}
+    keys: Any = content if isinstance(content, dict) else {}
     group = path.parent.relative_to(folder).as_posix().lstrip(".")
     is_global = not group or bool(re.search(r"(?m)^# @package _global_$", path.read_text()))
-    plain = {str(key): value for key, value in keys.items() if key != "defaults"}
-    return ConfigFile(group, path, is_global, plain, keys.get("defaults") or [])
-
-
-def schema_name(file: ConfigFile) -> str:
-    """The schema of a file."""
-    if not file.group:
-        return file.path.stem
-    return GLOBAL if file.is_global else file.group.replace("/", ".")
+    return ConfigFile(group, path, is_global, keys)
 
 
 def schemas(configs: Path) -> dict[str, Schema]:
     """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
-    contents: dict[str, list[dict[str, Any]]] = {}
+    files = of_project(configs)
+    nodes: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        if not file.is_global:
+            nodes.setdefault(file.schema, []).append(file.content)
+    groups = {name: _of_group(name, contents) for name, contents in nodes.items()}
     commands: dict[str, dict[str, Any]] = {name: {} for name in COMMANDS}
-    for file in of_project(configs):
-        if not file.group:
-            commands[file.path.stem] = file.content
-        elif not file.is_global:
-            contents.setdefault(schema_name(file), []).append(file.content)
-    groups = {place: _of_group(place, nodes) for place, nodes in contents.items()}
+    commands |= {file.schema: file.content for file in files if not file.group}
     whole = {name: _of_command(name, content, groups) for name, content in commands.items()}
     found = {**groups, **whole, GLOBAL: whole["train"]}
     return {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
@@ -132,6 +130,7 @@ def _of_command(name: str, content: Mapping[str, Any], groups: Mapping[str, Sche
 def _of_group(place: str, nodes: list[dict[str, Any]]) -> Schema:
     if place in COLLECTIONS:
         entries = {name: entry for content in nodes for name, entry in content.items()}
+        entries.pop("defaults", None)
         named = {name: _or_null(_of_objects([entry])) for name, entry in entries.items()}
         # Another of these classes, under a name of the user's.
         others = _or_null(_of_objects(entries.values()))

@@ -28,6 +28,7 @@ from ...launch.context import (
 )
 from .. import one_run
 from ..command.check import check
+from ..command.job import resolve_files
 from ..run import record
 from ..run.record import invocation, read_metrics
 from ..run.stored import overrides_of
@@ -60,6 +61,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
     A failure is recorded in the job's directory and not raised, which would end Hydra's sweep.
     Ctrl-C and other signals do end it. Returned is the last value of ``monitor``, if there is one.
     """
+    resolve_files(config)
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
     total = (

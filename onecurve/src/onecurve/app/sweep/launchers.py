@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from filelock import FileLock
 from hydra.conf import HydraConf
+from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from ... import machine
@@ -26,6 +28,14 @@ SERIAL, JOBLIB = "BasicLauncher", "JoblibLauncher"
 CTRL_C = "stopped by Ctrl-C"  # what the file STOPPED says then
 
 T = TypeVar("T")
+
+
+class DropConfigurations(Callback):
+    """Drops a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """A job ended, and Hydra has written its configuration."""
+        job_return.cfg = job_return.hydra_cfg = None
 
 
 def launcher_of(hydra: HydraConf | DictConfig) -> str:

@@ -30,8 +30,8 @@ from ...launch.context import EndedEarly
 from ..command.resolvers import job_directory
 from ..run.record import quoted, read_metrics
 from .directory import COMPLETE, STOPPED
-from .hooks import overrides_of
 from .results import DIRECTIONS, Objective, validate_objective
+from .sweep import overrides_of
 
 Space = dict[str, BaseDistribution]  # the distribution of every key that is searched
 

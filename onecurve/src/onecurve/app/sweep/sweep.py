@@ -1,16 +1,10 @@
-"""Hydra's callback for a sweep.
-
-Before the first job it validates the sweep and chooses its directory; after the last one it writes
-the report and sets the exit status.
-"""
+"""A sweep, from what was typed to its report; its jobs are started by Hydra's sweeper."""
 
 import shlex
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from filelock import FileLock
@@ -18,76 +12,42 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
-from hydra.core.utils import JobReturn
-from hydra.errors import HydraException
-from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from omegaconf.errors import OmegaConfBaseException
 
 from ...compat.of_hydra import split_sweep
 from ...errors import UserError, say
-from ..command.claim import stop_once
-from ..command.explain import explain
 from ..config.validate import validate_group
 from ..run.record import OVERRIDES, creating, invocation, override, quoted
 from ..run.stored import overrides_of as typed_overrides
 from ..run.stored import typed_secrets
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
-from .job import is_search
+from .job import is_search, run_job
 from .launchers import CTRL_C, JOBLIB, launcher_of, let_jobs_save, validate_launcher
 
+if TYPE_CHECKING:
+    from ...compat.of_hydra import Application
 
-@contextmanager
-def ending_the_command(config: DictConfig, config_name: str) -> Iterator[None]:
-    """End the command by an error: of an Exception in a callback Hydra makes a warning."""
+
+def run(hydra: "Application", config: DictConfig, work: str) -> None:
+    """Run the sweep of a composed configuration, by Hydra's sweeper, as the rest of the program.
+
+    `work` is what a rank of a job does, as `onecurve.launch.worker.resolved` names it.
+    """
+    jobs = _validate(config)
+    with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
+        directory, lock = _begin(config, hydra.config_name, jobs)
     try:
-        yield
-    except UserError as error:
-        stop_once(error)
-    except (HydraException, OmegaConfBaseException) as error:
-        words = typed_overrides(config.hydra.overrides.task)
-        say(f"error: {explain(error, config_name, words)}")
-        sys.exit(1)
-    except Exception:
-        say(traceback.format_exc())
-        sys.exit(1)
-
-
-class SweepHooks(Callback):
-    """Ends the command by SystemExit: of another exception Hydra would make a warning."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle nothing: joblib and submitit copy this object to the processes of jobs."""
-        return {}
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """A sweep was composed, and nothing is on disk yet."""
-        self.config_name = kwargs["config_name"]
-        with ending_the_command(config, self.config_name):
-            jobs = _validate(config)
-            # The lock is held as long as Hydra holds this object: until the sweep ends.
-            with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
-                directory, self.lock = _begin(config, self.config_name, jobs)
-            if launcher_of(config.hydra) == JOBLIB:
-                let_jobs_save(directory)
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Drop a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
-        job_return.cfg = job_return.hydra_cfg = None
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """All jobs ended."""
-        stopped = Path(config.hydra.sweep.dir, STOPPED)
+        if launcher_of(config.hydra) == JOBLIB:
+            let_jobs_save(directory)
+        hydra.sweep(config, partial(run_job, work))
+        stopped = directory / STOPPED
         if stopped.is_file() and stopped.read_text() == CTRL_C:
             say(f"{CTRL_C}; the same command resumes the sweep")
             sys.exit(130)
-        try:
-            with ending_the_command(config, self.config_name):
-                status = _end(config)
-        finally:
-            self.lock.release()
-        if status:
+        if status := _end(config):
             sys.exit(status)
+    finally:
+        lock.release()
 
 
 def _validate(config: DictConfig) -> list[list[str]] | None:
@@ -183,18 +143,7 @@ def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
         if word.is_discrete_sweep() and word.key_or_group in groups:
             for value in word.sweep_string_iterator():
                 choice = f"{word.get_key_element()}={value}"
-                words = [*first[:place], choice, *first[place + 1 :]]
-                job = loader.load_sweep_config(config, words)
-                if _read_once(job) != _read_once(config):
-                    raise UserError(
-                        f"{choice}: chooses a launcher or a sweeper, which are for all jobs of a "
-                        f"sweep; start a sweep for each file, such as -m {choice}"
-                    )
-
-
-def _read_once(config: DictConfig) -> list[Any]:
-    """What Hydra reads before the first job."""
-    return [OmegaConf.to_container(config.hydra[key]) for key in ("launcher", "sweeper")]
+                loader.load_sweep_config(config, [*first[:place], choice, *first[place + 1 :]])
 
 
 def _first_value(override: Override) -> str:
