@@ -17,7 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from conftest import EPOCH, TINY, Cli
+from conftest import EPOCH, Cli
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringModel

@@ -27,7 +27,7 @@ SEARCH_IDENTITY = ("objective", "direction", "space")
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None) -> dict[str, Any]:
+def identity(config: DictConfig, script: str, jobs: list[list[str]] | None) -> dict[str, Any]:
     """What identifies a sweep, however and wherever its jobs run; a search has no `jobs` yet."""
     content: Any = OmegaConf.to_container(config)
     for name in ("hydra", "paths"):
@@ -37,7 +37,7 @@ def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None)
         content["sweep"] = kept
     overrides = overrides_of(config.hydra.overrides.task)
     typed = sorted(word for word in overrides if not word.startswith(NOT_IDENTIFYING))
-    found = {"config_name": config_name, "typed": typed, "config": content, "jobs": jobs}
+    found = {"script": script, "typed": typed, "config": content, "jobs": jobs}
     text = json.dumps(found, default=str).encode()
     return {**found, "fingerprint": f"sha256 {hashlib.sha256(text).hexdigest()}"}
 

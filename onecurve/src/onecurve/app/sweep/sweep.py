@@ -35,7 +35,7 @@ def run(hydra: "Application", config: DictConfig, work: str) -> None:
     """
     jobs = _validate(config)
     with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
-        directory, lock = _begin(config, hydra.config_name, jobs)
+        directory, lock = _begin(config, jobs)
     try:
         if launcher_of(config.hydra) == JOBLIB:
             let_jobs_save(directory)
@@ -66,15 +66,14 @@ def _validate(config: DictConfig) -> list[list[str]] | None:
     return jobs
 
 
-def _begin(
-    config: DictConfig, config_name: str, jobs: list[list[str]] | None
-) -> tuple[Path, FileLock]:
+def _begin(config: DictConfig, jobs: list[list[str]] | None) -> tuple[Path, FileLock]:
     """Choose and lock the directory of a sweep, and write its record.
 
     The directory, and from what jobs are named, are set in the configuration for every job.
     """
-    command = invocation().command(Path(sys.argv[0]).name, *sys.argv[1:])
-    record = {"command": command, **identity(config, config_name, jobs)}
+    script = Path(sys.argv[0]).name
+    command = invocation().command(script, *sys.argv[1:])
+    record = {"command": command, **identity(config, script, jobs)}
     directory, lock = choose_directory(config, record)
     count = f" of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
     kind = "search" if is_search(config) else f"sweep{count}"
