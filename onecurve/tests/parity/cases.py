@@ -452,6 +452,7 @@ OF_OTHERS = {
         others.Counts, **cells(SHARES, announced("running of a step is that of the first"))
     ),
     "noise that is drawn in a step": other(others.AddsNoise, **cells((*SHARES, "pipeline"), DRAWS)),
+    "samples that a hook of the batch mixes": other(others.MixesSamples, **cells(SHARES, DRAWS)),
     "a GRU that begins with a state of its own": other(
         others.Recurrent, **NO_LINEAR, pipeline=LAYERS_OF_ONE
     ),
