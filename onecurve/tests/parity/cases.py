@@ -425,6 +425,7 @@ OF_OTHERS = {
     "the same with dist_sync_on_step=True": other(partial(others.LogsErrors, syncs=True)),
     "metrics outside of modules, of an epoch, of a window": other(others.Counts),
     "noise that is drawn in a step": other(others.AddsNoise, **cells((*SHARES, "pipeline"), DRAWS)),
+    "samples that a hook of the batch mixes": other(others.MixesSamples, **cells(SHARES, DRAWS)),
     "a GRU that begins with a state of its own": other(
         others.Recurrent, **NO_LINEAR, pipeline=LAYERS_OF_ONE
     ),

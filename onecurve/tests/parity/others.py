@@ -505,9 +505,12 @@ class AddsNoise(Stranger):
         return self.model(batch["inputs"] + torch.randn_like(batch["inputs"]))
 
 
-class Recurrent(Stranger):
-    """Begins with a state that is made like a parameter."""
+class MixesSamples(Stranger):
+    def on_after_batch_transfer(self, batch: Any, _: int) -> Any:
+        return {name: row.lerp(row[torch.randperm(len(row))], 0.3) for name, row in batch.items()}
 
+
+class Recurrent(Stranger):
     network = staticmethod(lambda: nn.GRU(WIDTH, WIDTH, batch_first=True))
 
     def outputs(self, batch: Any) -> Any:

@@ -200,9 +200,8 @@ def train_watched(
         kind = type(trainer.strategy)
         added = {name: what for name, what in vars(CallbackAPI).items() if not hasattr(kind, name)}
         trainer.strategy.__class__ = type(kind.__name__, (kind,), added)
-    if options["precision"] == "64-true":
-        convert = trainer.precision_plugin.convert_input
-        trainer.precision_plugin.convert_input = lambda data: tree_map(in_double, convert(data))  # type: ignore[method-assign]
+    convert, is_double = trainer.precision_plugin.convert_input, options["precision"] == "64-true"
+    trainer.precision_plugin.convert_input = lambda data: watch.fetched(convert(data), is_double)  # type: ignore[method-assign]
     data = comparison.make_data() if comparison.make_data else None
     # The checkpoint is our own file, which may hold anything that a task puts there.
     resume: dict[str, Any] = {"ckpt_path": checkpoint, "weights_only": False} if checkpoint else {}
@@ -247,7 +246,7 @@ class Watch(Callback):
         # The names of parameters among them; whole for a plain Trainer.
         self.parameters: set[str] = set()
         # Whether a step drew random numbers, and whether BatchNorm used statistics of one rank.
-        self.draws, self.batchnorm = False, False
+        self.draws, self.batchnorm, self._random = False, False, _random_state()
         self.draws_in_validation = False
         # Whether the loss had a lower precision than the run, and whether batches were accumulated.
         self.is_coarse, self.accumulates = False, False
@@ -263,6 +262,11 @@ class Watch(Callback):
         self.drifts = False
         # What a resume restored for ReduceLROnPlateau.
         self.restored: dict[str, Tensor] = {}
+
+    def fetched(self, batch: Any, is_double: bool) -> Any:
+        """A batch before its hooks: what they draw counts, and what the data set drew does not."""
+        self._random = _random_state()
+        return tree_map(in_double, batch) if is_double else batch
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
@@ -289,7 +293,6 @@ class Watch(Callback):
         numbers += sum(leaf.detach().double().sum() for leaf in leaves)
         self.ignores |= not weighs(pl_module) and ignores_labels(batch)
         self._numbers = numbers
-        self._random = _random_state()
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: nn.Module, optimizer: Optimizer
@@ -321,9 +324,6 @@ class Watch(Callback):
             folder = tempfile.mkdtemp(prefix="parity-") if trainer.is_global_zero else ""
             self.checkpoint = Path(trainer.strategy.broadcast(folder), "middle.ckpt")
             after_batch(trainer, partial(trainer.save_checkpoint, self.checkpoint))
-
-    def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
-        self._random = _random_state()
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
         self.draws_in_validation |= _random_state() != self._random
