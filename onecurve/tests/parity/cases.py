@@ -429,6 +429,10 @@ OF_OTHERS = {
     "a GRU that begins with a state of its own": other(
         others.Recurrent, **NO_LINEAR, pipeline=LAYERS_OF_ONE
     ),
+    "layers that torch.compile has wrapped": network(partial(others.compiled, others.pair)),
+    "blocks within a network that torch.compile has wrapped": network(
+        partial(others.compiled, others.CalledInTurn)
+    ),
     "weight_norm and pruned weights": other(others.ComputesItsWeights),
     "a network that returns a distribution": other(others.OfADistribution, **NO_LINEAR, **STAGED),
     "blocks of attention and feed-forward network": network(

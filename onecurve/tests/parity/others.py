@@ -840,6 +840,18 @@ class PlacedBetween(nn.Module):
         return inputs
 
 
+class CalledInTurn(PlacedBetween):
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs)
+        return inputs
+
+
+def compiled(make: Callable[[], nn.Module]) -> Any:
+    """As people write it; without a compiler of C++."""
+    return torch.compile(make(), backend="eager")
+
+
 class Checkpointed(PlacedBetween):
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:

@@ -100,14 +100,20 @@ def rejected(run_dir: Path, was_empty: bool, error: str) -> None:
 
 
 def restore_overrides(locked: "LockedDirectory") -> None:
-    """Restore the overrides of a resumed run that failed before it saved anything.
+    """Restore the overrides of a resumed run that failed before it trained or saved anything.
 
     Otherwise an override that cannot work would be part of every later `resume=last`.
     """
     file = locked.run_dir / OVERRIDES
+    if _size(locked.run_dir / "metrics.csv") > locked.logged:
+        return
     saved = (locked.run_dir / "checkpoints").rglob("*")
     if locked.overrides and all(each.stat().st_mtime < file.stat().st_mtime for each in saved):
         file.write_bytes(locked.overrides)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _environment(config: dict[str, Any]) -> dict[str, Any]:
@@ -162,6 +168,7 @@ class LockedDirectory(NamedTuple):
     lock: FileLock
     was_empty: bool
     overrides: bytes | None  # the file of an earlier run
+    logged: int  # the size of its metrics.csv
 
 
 def try_lock(path: Path) -> FileLock | None:
@@ -201,7 +208,7 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
         raise _in_use(run_dir, override)
     file = run_dir / OVERRIDES
     overrides = file.read_bytes() if file.is_file() else None
-    return LockedDirectory(run_dir, lock, was_empty, overrides)
+    return LockedDirectory(run_dir, lock, was_empty, overrides, _size(run_dir / "metrics.csv"))
 
 
 @contextmanager

@@ -164,6 +164,7 @@ class Blocks:
         """Within a fit or an evaluation, `forward` of the holder calls stand-ins."""
         forward = self.holder.forward
 
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def forward_with_stand_ins(*args: Any, **kwargs: Any) -> Any:
             self._check_wanted(kwargs)
             with self.standing_in():

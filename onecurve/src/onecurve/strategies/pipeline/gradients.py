@@ -35,6 +35,8 @@ from ..unsupported import gradients_aside, place_of
 from .network import Network
 from .remote import NO_DATA
 
+BUCKET_BYTES = 25 * 2**20
+
 
 class Stash:
     """The gradients of one batch, kept apart from ``.grad`` until the backward pass of its loss."""
@@ -73,12 +75,20 @@ def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
 
 
 def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
-    """Replace gradients by their mean over a group; all of them are under way at once."""
-    sums = [gradient.contiguous() for gradient in gradients]
-    for work in [dist.all_reduce(each, group=group, async_op=True) for each in sums]:
-        work.wait()
-    for gradient, total in zip(gradients, sums, strict=True):
-        gradient.copy_(total / dist.get_world_size(group))
+    """Replace gradients by their mean over a group, in buckets of some 25 MB."""
+    bucket: list[Tensor] = []
+    for position, gradient in enumerate(gradients):
+        bucket.append(gradient)
+        size = sum(tensor.nbytes for tensor in bucket)
+        following = gradients[position + 1 : position + 2]
+        if size >= BUCKET_BYTES or not following or following[0].dtype != gradient.dtype:
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            dist.all_reduce(flat, group=group)
+            flat /= dist.get_world_size(group)
+            pieces = torch.split(flat, [tensor.numel() for tensor in bucket])
+            for tensor, piece in zip(bucket, pieces, strict=True):
+                tensor.copy_(piece.view_as(tensor))
+            bucket = []
 
 
 def explained(

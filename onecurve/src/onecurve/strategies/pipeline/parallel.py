@@ -192,6 +192,7 @@ class PipelineParallel(Parallelism, State):
 
     # Steps
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _network_forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._takes.bind(*args, **kwargs).args if kwargs else args
         if len(inputs) == 1 and isinstance(inputs[0], tuple):

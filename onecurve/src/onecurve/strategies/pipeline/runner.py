@@ -24,8 +24,10 @@ from torch import Tensor
 
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
+from ..collectives import with_hook
 from ..context_parallel import gather_outputs, shard_sequences, working_on
 from ..prepare import Prepared
+from ..returned import reject_without_gradient
 from ..step import StepContext
 from ..weight import weight_of
 from .fill_drain import through_stages
@@ -165,7 +167,9 @@ class Runner:
                 )
             if not needs_gradient:
                 outputs, self._losses = self._train(inputs)
-                return outputs
+                # Later steps are compared by value alone.
+                first = self.loss_check.is_first
+                return tuple(map(_with_gradient, outputs)) if first else outputs
         if trains and self.by_schedule:
             what = "needs a gradient" if needs_gradient else "is not certainly the batch"
             self._say(f"what enters the network {what}")
@@ -288,6 +292,18 @@ def _declares_loss(task: LightningModule) -> bool:
     return True
 
 
+def _with_gradient(output: Tensor) -> Tensor:
+    """The same tensor, but a loss that is computed of it requires a gradient, unless detached."""
+    if not output.is_floating_point():
+        return output
+
+    def ran(_: Tensor) -> None:
+        raise RuntimeError("the output of a schedule does not require grad")  # see `explained`
+
+    # Cloned, because a step may change it in place.
+    return with_hook(output.requires_grad_().clone(), ran)
+
+
 @dataclass
 class LossCheck:
     """Compares the loss that a step returns with the mean of micro-batches that was trained on.
@@ -299,6 +315,8 @@ class LossCheck:
     module: LightningModule
     mixed: bool
     """Whether autocast computes in 16 bits."""
+    is_first: bool = True
+    """Whether no step was compared yet. In the first one a loss without a gradient is rejected."""
     _latest: tuple[Tensor, torch.dtype, int] | None = None
     _arrived: Any = None
     """The event by which the numbers of the latest step are on the CPU, if they were on a GPU."""
@@ -308,9 +326,12 @@ class LossCheck:
 
         The difference is relative to the mean of absolute values: losses of both signs cancel out.
         """
-        if returned.requires_grad:  # the outputs of a schedule do not
+        if self.is_first:
+            reject_without_gradient(self.module, returned)
+        elif returned.requires_grad:
             raise self._another("depends on parameters beside its network")
         self.read()
+        self.is_first = False
         numbers = torch.stack([returned.detach().double().reshape(()), *losses])
         step = self.module.trainer.global_step
         self._latest = numbers.to("cpu", non_blocking=True), returned.dtype, step
