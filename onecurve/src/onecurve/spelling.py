@@ -14,6 +14,10 @@ REMOVED = {
         "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=0 --master-addr=HOST "
         "--master-port=29500 train.py strategy=ddp on each node, with its number",
     ),
+    **dict.fromkeys(
+        ("checkpoint.on_failure", "strategy.min_params", "strategy.sequence"),
+        "was removed; leave it out, also in the files of configs/",
+    ),
     "checkpoint.mirror_to": "is gone: checkpoints are written to an address by "
     "callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "predict.images": "was removed; data modules read files: data.images=FOLDER, if it has that",
