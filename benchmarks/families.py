@@ -23,6 +23,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -76,6 +77,10 @@ BY_SCHEDULE = ("pipeline 1f1b", "pipeline zbv")
 @contextmanager
 def in_float64() -> Iterator[None]:
     """Let what asks for float32 get float64."""
+    # PyTorch keeps a table of storages by type from the first file on.
+    with BytesIO() as file:
+        torch.save(torch.zeros(1), file)
+        torch.load(BytesIO(file.getvalue()))
     with (
         patch.object(torch, "float32", torch.float64),
         patch.object(torch, "float", torch.float64),

@@ -61,7 +61,7 @@ class Classifies(Trained):
         return F.cross_entropy(self.model(batch["inputs"]), batch["labels"])
 
 
-class OfLayers(Trained):
+class OfLayers(Classifies):
     """As the library's own tasks are: any schedule can take its loss."""
 
     def forward(self, inputs: Tensor) -> Any:
@@ -75,10 +75,6 @@ class OfLayers(Trained):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Of what leaves the layers."""
         return F.cross_entropy(outputs, targets)
-
-    def loss_of(self, batch: dict[str, Tensor]) -> Tensor:
-        """The mean loss of a batch."""
-        return self.loss(self(batch["inputs"]), batch["labels"])
 
 
 class Encoder(nn.Module):
