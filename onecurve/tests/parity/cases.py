@@ -204,7 +204,7 @@ OF_STEPS = {
     "LBFGS": case(
         partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
         **ONE_OPTIMIZER,
-        pipeline=rejected("LBFGS may update a parameter by the gradients of others"),
+        pipeline=rejected("LBFGS updates a parameter by the gradients of others"),
     ),
     "a sum over samples": case(
         tasks.Summed, **cells(SHARES, differs(result.SUM)), pipeline=OTHER_LOSS
@@ -341,7 +341,7 @@ STAGED = {"pipeline": LAYERS_OF_ONE}
 BECAME = announced("became different ones on each rank")
 METHODS = {name: {"forward_methods": ["encode"]} for name in ("fsdp", "tensor")}
 FINER = {name: {"wrap": ["Sequential"]} for name in ("fsdp", "tensor")}
-OWN_OPTIMIZER = {"pipeline": rejected("may update a parameter by the gradients of others")}
+OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank runs it on")}
 # What one rank alone rejects, for which the others wait.
 OF_ONE_RANK: dict[str, dict[str, Any]] = {
     name: {"timeout_seconds": 2} for name in ("fsdp", "pipeline")
@@ -559,7 +559,7 @@ OF_OTHERS = {
         others.Own, **OWN_OPTIMIZER
     ),
     "an optimizer of one's own, by the norm of all": other(
-        partial(others.Own, others.ByNorm), **OWN_OPTIMIZER
+        partial(others.Own, others.ByNorm), pipeline=differs("is not one of torch.optim")
     ),
     "an optimizer that was made before the fit": other(others.MadeEarly),
     "a teacher in inference mode": other(others.Taught),

@@ -7,8 +7,9 @@ generators of the ranks would differ. `gradients.explained` makes one line of ea
 
 An optimizer sees nothing of them within its step. Its groups list all parameters, so that names,
 ids and `requires_grad` are those of one process. PyTorch's optimizers update each parameter by
-itself, but LBFGS. One that combines several, as by a norm over all gradients, would combine those
-of this rank's layers alone: what is not one of torch.optim is rejected.
+itself (LBFGS does not). One that combines several, as by a norm over all gradients, would combine
+those of this rank's layers alone: those known to do so are rejected, and a line tells of any other
+that is not one of torch.optim.
 """
 
 import re
@@ -20,8 +21,9 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from ...compat.of_torch import (
     SKIP_META,
@@ -32,7 +34,7 @@ from ...compat.of_torch import (
     tree_map_only,
 )
 from ...compat.patches import replaced
-from ...errors import UserError
+from ...errors import UserError, say
 
 # What PyTorch says of a tensor without data: also if it is assigned to `data` of another, or given
 # to autograd.grad; and of a copy of a module that calls the stages.
@@ -108,11 +110,15 @@ def replace_tensors(modules: Iterable[nn.Module], others: Mapping[Tensor, Tensor
                     setattr(module, name, others[tensor])
 
 
+COMBINE = ("torch.optim.lbfgs.LBFGS", "timm.optim.lamb.Lamb", "prodigyopt.prodigy.Prodigy")
+INSTEAD = "use one of torch.optim, such as AdamW, or strategy=ddp"
+
+
 def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None:
     """Keep optimizers from remote parameters. What they prepare before, as Adagrad, is dropped."""
     for optimizer in optimizers:
         if optimizer.param_groups:  # not Lightning's own, of a task without an optimizer
-            _reject_others(type(optimizer))
+            _check_kind(type(optimizer))
         for parameter in [each for each in optimizer.state if each.is_meta]:
             del optimizer.state[parameter]
         # A method still: schedulers that are made later ask for its function.
@@ -120,24 +126,32 @@ def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None
         until.enter_context(replaced(optimizer, "step", step))
 
 
-def _reject_others(kind: type[Optimizer]) -> None:
-    """Reject an optimizer that is not known to update each parameter by itself."""
-    if issubclass(kind, LBFGS) or not kind.step.__module__.startswith("torch.optim."):
+def _check_kind(kind: type[Optimizer]) -> None:
+    bases = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    if any(name in COMBINE for name in bases):
         raise UserError(
-            f"strategy=pipeline: {kind.__name__} may update a parameter by the gradients of "
-            "others, and a rank has only those of its own layers; use one of torch.optim, such as "
-            "AdamW or Muon, or strategy=ddp"
+            f"strategy=pipeline: {kind.__name__} updates a parameter by the gradients of others, "
+            f"and a rank has only those of its own layers; {INSTEAD}"
+        )
+    if not kind.__module__.startswith("torch.") and dist.get_rank() == 0:
+        say(
+            f"strategy=pipeline: {kind.__name__} is not one of torch.optim, and each rank runs it "
+            "on its own layers: right if it updates each parameter by itself, another curve if it "
+            f"combines several (a norm over all gradients); onecurve.parity shows which; {INSTEAD}"
         )
 
 
 def _on_local_parameters(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
-    def on_local_parameters(optimizer: Optimizer, closure: Any = None) -> Any:
-        full = [group["params"] for group in optimizer.param_groups]
+    def on_local_parameters(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         # In the closure a task finds all parameters.
-        closure = closure and _parameters(optimizer, full)(closure)
-        with _parameters(optimizer, [[each for each in ps if not each.is_meta] for ps in full]):
-            return step(closure)
+        full = _parameters(optimizer, [group["params"] for group in optimizer.param_groups])
+
+        def with_all(value: Any) -> Any:
+            return full(value) if callable(value) else value
+
+        with _local_parameters(optimizer):
+            return step(*map(with_all, args), **{n: with_all(v) for n, v in kwargs.items()})
 
     return on_local_parameters
 
@@ -154,3 +168,10 @@ def _parameters(optimizer: Optimizer, lists: list[list[Tensor]]) -> Iterator[Non
     finally:
         for group, parameters in zip(groups, before, strict=True):
             group["params"] = parameters
+
+
+@contextmanager
+def _local_parameters(optimizer: Optimizer) -> Iterator[None]:
+    full = [group["params"] for group in optimizer.param_groups]
+    with _parameters(optimizer, [[each for each in ps if not each.is_meta] for ps in full]):
+        yield
