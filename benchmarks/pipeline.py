@@ -101,7 +101,7 @@ def bare_loop(strategy: Any, inputs: torch.Tensor, targets: torch.Tensor) -> lis
     """Seconds of each step of the shortest correct loop over this rank's stage."""
     (axis,) = strategy.parallelisms
     count = axis.options.microbatches
-    stages = axis.stages
+    (stages,) = axis.stages
     ((index, stage),) = stages.modules.items()
     microbatch = (inputs[: BATCH // count],)
     pipelined = PipelineStage(

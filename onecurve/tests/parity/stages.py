@@ -328,7 +328,7 @@ class Looks(Small):
 
 
 class BothStacks(Small):
-    """Has an encoder, which every rank holds, and a decoder, of which each has a part."""
+    """Has an encoder and a decoder, of which each rank holds a part."""
 
     def network(self) -> nn.Module:
         return nn.Transformer(6, 2, 2, 3, 8, dropout=0.0, batch_first=True)
@@ -342,9 +342,10 @@ class BothStacks(Small):
         return self.leave(self.net(seen, seen[:, :3].tanh()).mean(1))
 
     def on_train_start(self) -> None:
-        remote = [layer.linear1.weight.is_meta for layer in self.net.decoder.layers]
-        assert any(remote) == isinstance(self.trainer.strategy, onecurve.Pipeline)
-        assert not all(remote)
+        for stack in (self.net.encoder, self.net.decoder):
+            remote = [layer.linear1.weight.is_meta for layer in stack.layers]
+            assert any(remote) == isinstance(self.trainer.strategy, onecurve.Pipeline)
+            assert not all(remote)
 
 
 MASK = torch.ones(4, 1)

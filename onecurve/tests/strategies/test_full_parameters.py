@@ -57,17 +57,14 @@ def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
 @pytest.mark.parametrize(
     ("ways", "line"),
     [
-        *((f"validate {name}, fit {name}, fit {name}", "") for name in ("fsdp", "tensor")),
+        *(
+            (f"validate {name}, fit {name}, fit {name}", "")
+            for name in ("fsdp", "tensor", "pipeline")
+        ),
+        ("validate pipeline, fit ddp, fit fsdp", ""),
         ("fit tensor, fit fsdp", "strategy=fsdp: MadeEarly is still sharded by the strategy of an"),
         ("fit fsdp, fit pipeline", "MadeEarly is still sharded by the strategy of another Trainer"),
-        (
-            "validate pipeline, fit ddp",
-            "strategy=ddp: MadeEarly is still sharded by the strategy",
-        ),
-        (
-            "validate pipeline, fit pipeline",
-            "MadeEarly is still sharded by the strategy",
-        ),
+        ("fit pipeline, fit ddp", "strategy=ddp: AdamW is kept from a fit under pipeline, where"),
     ],
 )
 def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp import GradScaler
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
@@ -330,6 +331,21 @@ def does_not_unscale(optimizer: Optimizer) -> None:
     Lightning and GradScaler read this attribute; there is no public setting.
     """
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def unscaling_within(
+    scaler: GradScaler, context: Callable[[Optimizer], AbstractContextManager[Any]]
+) -> Iterator[None]:
+    """Let a scaler read the gradients of an optimizer within a context, also a fused one's."""
+    unscale = scaler._unscale_grads_
+
+    def unscale_within(optimizer: Optimizer, *args: Any) -> Any:
+        with context(optimizer):
+            return unscale(optimizer, *args)
+
+    with replaced(scaler, "_unscale_grads_", unscale_within):
+        yield
 
 
 def never_captured(optimizer: Optimizer) -> None:

@@ -91,7 +91,7 @@ PATCHES = {
         "a step, or a fit",
     ),
     "optimizers": Patch(
-        ("step of an optimizer, under pipeline alone",),
+        ("step of an optimizer and _unscale_grads_ of the scaler, under pipeline alone",),
         "a rank has gradients of its own stages alone",
         "optimizers that pass over parameters on the meta device",
         "a fit",

@@ -72,8 +72,8 @@ def reject_other_shards(
 
     The stages of a pipeline are known to the strategy alone that has made them.
     """
-    before: Sizes | None = vars(task).get(LAID_OUT)
-    if before is not None and (before != sizes or (before.pipeline > 1 and not has_applied)):
+    divides = sizes.pipeline > 1 and not has_applied
+    if is_sharded(task) and (divides or vars(task).get(LAID_OUT, sizes) != sizes):
         raise UserError(
             f"strategy={strategy}: {type(task).__name__} is still sharded by the strategy of "
             "another Trainer; make a new one and load its checkpoint, or use the same strategy"

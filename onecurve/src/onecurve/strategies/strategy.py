@@ -41,6 +41,7 @@ from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .mesh.ranks import laid_out, stream_of
 from .options import StrategyOptions
 from .parallelism import Parallelism, Setting
+from .pipeline.remote import restore
 from .returned import Outputs, reject_without_gradient, report_no_optimizer
 from .step import StepContext, Steps, run_step
 from .step_log import syncing_over
@@ -195,6 +196,7 @@ class OneCurve(CallbackAPI):
         reject_other_shards(task, self.name, self.sizes, has_applied=bool(self.applied))
         use_other_sync(self._layer_sync, task)
         with replacements_noted(task):
+            restore(task, self.root_device)
             if self.ranks is not None and self.parallelisms:
                 setting = Setting(self.name, self.ranks, self.precision_plugin)
                 self.applied = lay_out(task, self.parallelisms, setting, self._compile)
@@ -222,7 +224,7 @@ class OneCurve(CallbackAPI):
         if trainer.is_global_zero:
             report_no_optimizer(self._connected_module, self.optimizers)
         for optimizer in self.optimizers:
-            swap_sharded_parameters(optimizer)
+            swap_sharded_parameters(optimizer, self.name)
         for axis in self.applied:
             axis.optimizers(self.optimizers)
 

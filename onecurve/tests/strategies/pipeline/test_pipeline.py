@@ -3,23 +3,17 @@
 Which modules it trains, and which it rejects, are rows of tests/parity/cases.py.
 """
 
-import warnings
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from conftest import TINY
-from lightning.pytorch.plugins.precision import MixedPrecision
 from processes import Command
 from several_fits import SavesAtEnd, fits_in_ranks
 from stages import Tied
 
 import onecurve
 import onecurve.strategies.pipeline.limits as limits
-from onecurve.errors import UserError
-from onecurve.strategies.pipeline.parallel import reject_scaler
 
 
 def test_a_split_is_one_that_the_schedule_takes() -> None:
@@ -37,17 +31,6 @@ def test_a_split_is_one_that_the_schedule_takes() -> None:
     assert limits.split("1f1b", 4, 2, 50) == ("1f1b", 5)
     assert limits.split("1f1b", 4, 2, 64) == ("1f1b", 4)
     assert limits.split("1f1b", 4, 2, 47) == ("gpipe", 1)
-
-
-def test_scaled_gradients_are_rejected() -> None:
-    with warnings.catch_warnings(action="ignore"):  # there is no GPU
-        setting: Any = SimpleNamespace(
-            name="pipeline", precision=MixedPrecision("16-mixed", "cuda")
-        )
-    with pytest.raises(
-        UserError, match=r"scales gradients, .* use Trainer\(precision='bf16-mixed'\)"
-    ):
-        reject_scaler(setting)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...checkpoint.lazy_tensors import model_state_here
 from ...compat.of_torch import tree_map_only, version_of
+from ...errors import UserError
 from ..drift import SUMS, sums_of
 
 
@@ -90,8 +91,9 @@ def replacements_noted(module: nn.Module) -> Iterator[None]:
             vars(parameter)[REPLACED_BY] = now
 
 
-def swap_sharded_parameters(optimizer: Optimizer) -> None:
+def swap_sharded_parameters(optimizer: Optimizer, strategy: str) -> None:
     """Let an optimizer that was made before the fit update the parameters of today."""
+    has_state = bool(optimizer.state)
     for group in optimizer.param_groups:
         for place, parameter in enumerate(group["params"]):
             now = parameter
@@ -99,6 +101,12 @@ def swap_sharded_parameters(optimizer: Optimizer) -> None:
                 now = vars(now)[REPLACED_BY]
             if now is parameter:
                 continue
+            if has_state and parameter.is_meta and not now.is_meta:
+                raise UserError(
+                    f"strategy={strategy}: {type(optimizer).__name__} is kept from a fit under "
+                    "pipeline, where each rank has its state for some layers alone; make a new "
+                    "one in configure_optimizers, or resume from a checkpoint with ckpt_path"
+                )
             group["params"][place] = now
             if parameter in optimizer.state:
                 optimizer.state[now] = _cut_entry(optimizer.state.pop(parameter), now)

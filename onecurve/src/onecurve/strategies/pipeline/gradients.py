@@ -7,8 +7,8 @@ instead asks for a loss first, then clears old gradients (unless it accumulates)
     training_step:  .grad set aside -> schedule -> fresh gradients into the stash -> .grad put back
     loss.backward:  stash x incoming gradient is added to .grad
 
-The incoming gradient carries what Lightning does to the loss: division by the number of accumulated
-batches, and the weight of an uneven share.
+The incoming gradient carries what Lightning and the precision plugin do to the loss: division by
+the number of accumulated batches, the weight of an uneven share, the scale of 16-bit training.
 
 A rank has the gradients of its own layers. A hook that takes a norm over "all" of them, as
 Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another number on every rank.
@@ -26,9 +26,10 @@ from traceback import extract_tb
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
-from ...compat.of_torch import at_end_of_backward, sees_outputs
+from ...compat.of_torch import at_end_of_backward, local_shard, sees_outputs
 from ...errors import UserError, in_short
 from ..collectives import with_hook
 from ..unsupported import gradients_aside, place_of
@@ -52,13 +53,13 @@ class Stash:
             yield
             self.gradients = [parameter.grad for parameter in self.parameters]
 
-    def attach(self, loss: Tensor) -> Tensor:
-        """The same loss, whose backward pass adds the stash to ``.grad``."""
+    def attach(self, loss: Tensor, scale: float) -> Tensor:
+        """The same loss, whose backward pass adds the stash, divided by its scale, to ``.grad``."""
 
         def deposit(incoming: Tensor) -> None:
             for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
                 if gradient is not None:
-                    gradient.mul_(incoming)
+                    gradient.mul_(incoming / scale)
                     before = parameter.grad
                     parameter.grad = gradient if before is None else before.add_(gradient)
             self.gradients = []
@@ -89,6 +90,26 @@ def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
             for tensor, piece in zip(bucket, pieces, strict=True):
                 tensor.copy_(piece.view_as(tensor))
             bucket = []
+
+
+def scaler_of(precision: Precision) -> torch.amp.GradScaler | None:
+    """The gradient scaler of 16-bit training, if there is one."""
+    return precision.scaler if isinstance(precision, MixedPrecision) else None
+
+
+def agree_on_overflow(parameters: Iterable[Tensor], device: torch.device) -> None:
+    """Make the gradient scalers of all ranks skip a step that one of them must skip.
+
+    If a rank has a gradient that is not finite, all get one.
+    """
+    finite = torch.tensor(1.0, device=device)
+    held = [p.grad for p in parameters if p.grad is not None and not p.is_meta]
+    parts = [local_shard(gradient) for gradient in held]
+    for part in parts:
+        finite *= part.isfinite().all()
+    dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+    if parts:
+        parts[0].div_(finite)
 
 
 def explained(

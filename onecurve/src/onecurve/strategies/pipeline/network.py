@@ -59,12 +59,13 @@ class Network(NamedTuple):
         return self.name or "self(inputs)"
 
 
-def find_network(module: LightningModule, num_stages: int) -> Network:
+def find_networks(module: LightningModule, num_stages: int) -> list[Network]:
     """The layers that stages are made of; all else of the task is in full on every rank.
 
     They are what the task's method ``layers()`` returns, whose composition is its ``forward``; else
     the elements of the nn.Sequential, or of the nn.ModuleList of blocks, with the most parameters,
-    of those that are long enough; else the parts of the network between its modules.
+    of those that are long enough; else the parts of the network between its modules. Beside blocks
+    of an encoder those of its decoder make stages as well, and the other way round.
     """
     if callable(getattr(module, "layers", None)) and not isinstance(module.layers, nn.Module):
         network = Network("self", module, find_layers(module) or {})
@@ -90,8 +91,12 @@ def find_network(module: LightningModule, num_stages: int) -> Network:
                 "layers() that returns in order the layers that self(inputs) calls, or use "
                 "strategy=fsdp"
             )
-    _check_parameters(module, network)
-    return network
+    networks = [network]
+    if network.blocks and (other := find_other_stack(module, network.blocks, num_stages)):
+        networks.append(Network(other.name, other.holder, other.blocks, other))
+    for each in networks:
+        _check_parameters(module, each)
+    return networks
 
 
 def _sequences(module: nn.Module) -> Iterator[nn.Sequential]:
@@ -140,19 +145,40 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                 )
 
 
-def find_blocks(task: LightningModule, num_stages: int) -> Blocks | None:
+def find_blocks(
+    task: LightningModule, num_stages: int, within: nn.Module | None = None
+) -> Blocks | None:
     """The nn.ModuleList or nn.ModuleDict with the most parameters that holds blocks of one class.
 
     A list of single layers comes last: the code around it usually calls functions between them.
     """
     found: list[Any] = [
         part
-        for part in task.modules()
+        for part in (within or task).modules()
         if isinstance(part, CONTAINERS) and len([*part.children()]) > 1 and _are_alike(part)
     ]
     found = [each for each in found if len([*each.children()]) >= num_stages] or found
     blocks = [Blocks(task, container) for container in found]
     return max(blocks, key=lambda each: (each.have_parts, each.size), default=None)
+
+
+def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> Blocks | None:
+    """The blocks of the encoder, given those of the decoder, or the other way round.
+
+    This holds for networks of a class that is known to have both, and to call all blocks in order.
+    """
+    for part in task.modules():
+        has_both = getattr(getattr(part, "config", None), "is_encoder_decoder", False)
+        if not has_both and not isinstance(part, nn.Transformer):
+            continue
+        stacks = [getattr(part, name, None) for name in ("encoder", "decoder")]
+        others = [
+            each for each in stacks if each is not None and blocks.holder not in each.modules()
+        ]
+        found = find_blocks(task, num_stages, others[0]) if len(others) == 1 else None
+        if found is not None and found.have_parts and len(found.blocks) >= num_stages:
+            return found
+    return None
 
 
 def _are_alike(container: nn.Module) -> bool:

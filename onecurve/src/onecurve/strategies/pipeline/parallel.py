@@ -40,9 +40,15 @@ from ..options import StageOptions
 from ..parallelism import Applied, Parallelism, Setting, State
 from ..prepare import example_of
 from ..step import StepContext
-from .gradients import average, ending_with, explained
+from .gradients import (
+    agree_on_overflow,
+    average,
+    ending_with,
+    explained,
+    scaler_of,
+)
 from .limits import SCHEDULES
-from .network import find_network
+from .network import find_networks
 from .partition import Partition, Placement, Stages, report_partition
 from .remote import RemoteParameter, add_gradients
 from .remote import set_up_optimizers as set_up
@@ -54,49 +60,45 @@ from .shapes import LayerShapes, Tensors
 class Plan(NamedTuple):
     """Which rank of a pipeline holds what of a task; the same on all ranks."""
 
-    stages: Stages
+    stages: list[Stages]
+    """Those of each network; the first is the one that steps call."""
     placement: Placement
 
 
 def plan_stages(task: LightningModule, options: StageOptions, setting: Setting) -> Plan:
-    """Partition the network of a task."""
+    """Partition the networks of a task."""
     ranks, precision = setting.ranks, setting.precision
     number, usual = options.stages_per_rank, SCHEDULES[options.schedule].stages_per_rank
     per_rank = usual if number == "auto" else number
-    network = find_network(task, ranks.sizes.pipeline * per_rank)
-    calls, also = network.measured()
-    shapes = LayerShapes(calls, precision.forward_context, also)
-    partition = Partition.of(
-        # All ranks must divide it at the same layers.
-        task.trainer.strategy.broadcast(shapes.costs(example_of(task, precision))),
-        num_ranks=ranks.sizes.pipeline,
-        stages_per_rank=per_rank,
-        v_shaped=options.schedule == "zbv",
-        balance=options.balance,
-    )
-    context = Axis(ranks.context_group)
-    stages = Stages(network, list(calls.values()), partition, {}, shapes, context, ranks)
-    return Plan(stages, Placement(task, stages.held(), ranks.coordinates.pipeline))
+    divided: list[Stages] = []
+    for network in find_networks(task, ranks.sizes.pipeline * per_rank):
+        calls, also = network.measured()
+        shapes = LayerShapes(calls, precision.forward_context, also)
+        partition = Partition.of(
+            # All ranks must divide it at the same layers.
+            task.trainer.strategy.broadcast(shapes.costs(example_of(task, precision))),
+            num_ranks=ranks.sizes.pipeline,
+            stages_per_rank=per_rank,
+            v_shaped=options.schedule == "zbv",
+            balance="auto" if divided else options.balance,
+        )
+        context = Axis(ranks.context_group)
+        divided.append(Stages(network, list(calls.values()), partition, {}, shapes, context, ranks))
+    held = [each for stages in divided for each in stages.held()]
+    return Plan(divided, Placement(task, held, ranks.coordinates.pipeline))
 
 
 def apply_plan(plan: Plan, parts: list[Part], precision: Precision) -> None:
     """Free the layers of other ranks, and make a module of each stage of this rank."""
     plan.placement.free_others()
-    stages = plan.stages
-    for index, part in enumerate(parts):
-        if part.is_here:
-            layers = [stages.calls[layer] for layer in stages.partition.ranges[index]]
-            stages.modules[index] = part.root = StageModule(layers, precision.forward_context)
-
-
-def reject_scaler(setting: Setting) -> None:
-    """Reject 16-mixed: a gradient that overflows on one rank would skip the step of that alone."""
-    if getattr(setting.precision, "scaler", None) is not None:
-        raise UserError(
-            f"strategy={setting.name}: trainer.precision=16-mixed scales gradients, and stages "
-            "would skip a step one without the other; use trainer.precision=bf16-mixed, or "
-            "strategy=fsdp"
-        )
+    remaining = iter(parts)
+    for stages in plan.stages:
+        for index, held in enumerate(stages.partition.ranges):
+            part = next(remaining)
+            if part.is_here:
+                layers = [stages.calls[layer] for layer in held]
+                stage = StageModule(layers, precision.forward_context)
+                stages.modules[index] = part.root = stage
 
 
 class PipelineParallel(Parallelism, State):
@@ -122,8 +124,8 @@ class PipelineParallel(Parallelism, State):
         self.options = options
 
     @property
-    def stages(self) -> Stages:
-        """The stages of the network."""
+    def stages(self) -> list[Stages]:
+        """The stages of each network."""
         return self.planned.stages
 
     def _owner(self, name: str) -> int | None:
@@ -133,15 +135,15 @@ class PipelineParallel(Parallelism, State):
 
     def plan(self, task: LightningModule, parts: list[Part], setting: Setting) -> list[Part]:
         """Partition the network."""
-        reject_scaler(setting)
         self.name, self.ranks, self.precision = setting.name, setting.ranks, setting.precision
         if self._cpu_group is None:
             # For checkpoints, which travel through the CPU.
             self._cpu_group = self.ranks.group_of("pipeline", backend="gloo")
         self.planned = plan_stages(task, self.options, setting)
-        self._takes = signature(self.stages.network.owner.forward)
+        self._takes = signature(self.stages[0].network.owner.forward)
+        held = [each for stages in self.stages for each in stages.held()]
         rank = self.ranks.coordinates.pipeline
-        return [Part(task, layers, is_here=owner == rank) for layers, owner in self.stages.held()]
+        return [Part(task, layers, is_here=owner == rank) for layers, owner in held]
 
     def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
         """Keep this rank's layers, and make a module of each stage."""
@@ -163,11 +165,11 @@ class PipelineParallel(Parallelism, State):
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        network = self.stages.network
+        network = self.stages[0].network
         if not hasattr(self, "runner"):
             self.runner = Runner(
                 task,
-                self.stages,
+                self.stages[0],
                 self.options.schedule,
                 self.options.microbatches,
                 self.precision,
@@ -177,14 +179,15 @@ class PipelineParallel(Parallelism, State):
         self._patches = ExitStack()
         if network.blocks is None:
             self._patches.enter_context(replaced(network.owner, "forward", self._network_forward))
-        else:
-            network.blocks.pipeline = self.runner.forward
-            self._patches.enter_context(network.blocks.connected())
+        for stages in self.stages:
+            if stages.network.blocks is not None:
+                stages.network.blocks.pipeline = partial(self.runner.forward, stages=stages)
+                self._patches.enter_context(stages.network.blocks.connected())
         return self._patches
 
     def set_up_optimizers(self, optimizers: list[Optimizer]) -> None:
         if self.ranks.sizes.pipeline > 1:
-            set_up(optimizers, self._patches)
+            set_up(optimizers, scaler_of(self.precision), self._patches)
 
     def check(self) -> None:
         # No weights are saved that were trained on another loss than was logged.
@@ -208,7 +211,7 @@ class PipelineParallel(Parallelism, State):
 
     def run(self, task: LightningModule, context: StepContext, step: Callable[[], Any]) -> Any:
         """Run a step of the task, in which calls of the network go through the pipeline."""
-        blocks = self.stages.network.blocks
+        blocks = self.stages[0].network.blocks
         # A step may go through the blocks itself.
         of_task = blocks if blocks is not None and blocks.holder is task else None
         with of_task.standing_in() if of_task else nullcontext():
@@ -222,9 +225,11 @@ class PipelineParallel(Parallelism, State):
         strategy: Any = task.trainer.strategy
         if self.ranks.rank != 0:
             return
-        schedule, count = self.runner.plan(inputs)
-        if strategy.prints_layers:
-            report_partition(self.stages, schedule, count, len(inputs[0]))
+        for stages in self.stages:
+            schedule, count = self.runner.plan(inputs, stages)
+            title = f"Pipeline of {stages.network.name}" if self.stages[1:] else "Pipeline"
+            if strategy.prints_layers:
+                report_partition(stages, title, schedule, count, len(inputs[0]))
         if count > 1:
             report_statistics(task, self.name, "each micro-batch")
 
@@ -245,8 +250,11 @@ class PipelineParallel(Parallelism, State):
         if self.ranks.sizes.data_parallel > 1:
             # FSDP2 has averaged those of stages that it shards.
             full = list(self._unstaged)
-            full += [] if self.ranks.sizes.shares_layers else self.stages.parameters()
+            for stages in self.stages:
+                full += [] if self.ranks.sizes.shares_layers else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
+        if scaler_of(self.precision) is not None:
+            agree_on_overflow(task.parameters(), self.ranks.device)
 
     def counted(self, parameters: list[Tensor]) -> list[Tensor]:
         """Parameters that are in no layer are counted by the first rank of a pipeline."""
@@ -262,7 +270,7 @@ class PipelineParallel(Parallelism, State):
                 "its network's outputs, whose backward pass the schedule has run; use "
                 "strategy.schedule=gpipe, which takes any step"
             )
-        return explained(error, task, self.stages.network, self.name)
+        return explained(error, task, self.stages[0].network, self.name)
 
     # State
 

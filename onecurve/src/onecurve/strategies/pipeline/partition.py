@@ -17,7 +17,7 @@ from ...errors import UserError
 from ..context_parallel import Axis, working_on
 from ..mesh.ranks import Ranks
 from .limits import idle_share
-from .remote import Remote, RemoteParameter, replace_tensors
+from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ class Placement:
                 unset[buffer] = buffer.to("meta").as_subclass(Remote)
         parts = {*self._task.modules(), *(part for each in others for part in each.modules())}
         replace_tensors(parts, unset)
+        vars(self._task)[DIVIDED] = True
 
     def owner(self, name: str) -> int | None:
         """The rank that holds a parameter or buffer; None if it is in no layer, so all hold it."""
@@ -262,10 +263,12 @@ def _check_shared_tensors(stages: Sequence[dict[str, nn.Module]]) -> None:
                     )
 
 
-def report_partition(stages: Stages, schedule: str, microbatches: int, batch_size: int) -> None:
+def report_partition(
+    stages: Stages, title: str, schedule: str, microbatches: int, batch_size: int
+) -> None:
     """Print each stage, how even they are, and the schedule of the first batch."""
     partition, layers = stages.partition, list(stages.network.layers.items())
-    lines = [f"Pipeline: {len(partition.ranges)} stages"]
+    lines = [f"{title}: {len(partition.ranges)} stages"]
     for stage, held in enumerate(partition.ranges):
         names, parts = zip(*layers[held.start : held.stop], strict=True)
         span = f"{names[0]} … {names[-1]} ({len(names)})" if len(names) > 1 else names[0]

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ...compat.of_torch import (
@@ -32,9 +33,11 @@ from ...compat.of_torch import (
     is_in_place,
     tensor_leaves,
     tree_map_only,
+    unscaling_within,
 )
 from ...compat.patches import replaced
 from ...errors import UserError, say
+from ..mesh.ranks import gather_objects
 
 # What PyTorch says of a tensor without data: also if it is assigned to `data` of another, or given
 # to autograd.grad; and of a copy of a module that calls the stages.
@@ -44,6 +47,8 @@ NO_DATA = re.compile(
 )
 # What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
 WHERE: Any = [getattr(name, "__get__") for name in (Tensor.device, Tensor.is_meta)]  # noqa: B009
+DIVIDED = "_divided_by_a_pipeline"
+"""An attribute of a task of which other ranks hold layers."""
 
 
 class Remote(Tensor):
@@ -110,12 +115,41 @@ def replace_tensors(modules: Iterable[nn.Module], others: Mapping[Tensor, Tensor
                     setattr(module, name, others[tensor])
 
 
+@torch.no_grad()
+def restore(task: nn.Module, device: torch.device) -> None:
+    """Give each rank all layers of a task that the strategy of another Trainer has divided."""
+    if not vars(task).pop(DIVIDED, False):
+        return
+    tensors = {**dict(task.named_parameters()), **dict(task.named_buffers())}
+    held = [name for name, tensor in tensors.items() if not isinstance(tensor, Remote)]
+    of_ranks = gather_objects(held, None)
+    found: dict[Tensor, Tensor] = {}
+    for name, tensor in tensors.items():
+        holders = [rank for rank, names in enumerate(of_ranks) if name in names]
+        if len(holders) == len(of_ranks):
+            continue
+        value = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        if name in held:
+            value.copy_(tensor)
+        dist.broadcast(value, holders[0])
+        if isinstance(tensor, RemoteParameter):
+            found[tensor] = nn.Parameter(value.cpu(), tensor.requires_grad)
+        elif name not in held:
+            found[tensor] = value.cpu()
+    replace_tensors(task.modules(), found)
+
+
 COMBINE = ("torch.optim.lbfgs.LBFGS", "timm.optim.lamb.Lamb", "prodigyopt.prodigy.Prodigy")
 INSTEAD = "use one of torch.optim, such as AdamW, or strategy=ddp"
 
 
-def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None:
-    """Keep optimizers from remote parameters. What they prepare before, as Adagrad, is dropped."""
+def set_up_optimizers(
+    optimizers: Iterable[Optimizer], scaler: GradScaler | None, until: ExitStack
+) -> None:
+    """Keep optimizers, and so a gradient scaler, from remote parameters.
+
+    What they prepare beforehand, as Adagrad does, is dropped.
+    """
     for optimizer in optimizers:
         if optimizer.param_groups:  # not Lightning's own, of a task without an optimizer
             _check_kind(type(optimizer))
@@ -124,6 +158,8 @@ def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None
         # A method still: schedulers that are made later ask for its function.
         step = MethodType(_on_local_parameters(optimizer.step), optimizer)
         until.enter_context(replaced(optimizer, "step", step))
+    if scaler is not None:
+        until.enter_context(unscaling_within(scaler, _local_parameters))
 
 
 def _check_kind(kind: type[Optimizer]) -> None:

@@ -31,7 +31,7 @@ from ..returned import reject_without_gradient
 from ..step import StepContext
 from ..weight import weight_of
 from .fill_drain import through_stages
-from .gradients import Stash, layers_used_outside_network
+from .gradients import Stash, layers_used_outside_network, scaler_of
 from .partition import Stages
 from .schedule import Schedules
 from .shapes import Tensors
@@ -47,6 +47,7 @@ class Runner:
 
     task: LightningModule
     stages: Stages
+    """Those of the network that steps call."""
     schedule: str
     microbatches: int
     """The wanted number."""
@@ -68,7 +69,7 @@ class Runner:
     _losses: Tensor | None = None
     _rows: int | None = None
     _prepared: Prepared | None = None
-    _weight: float = 1.0
+    _scale: float = 1.0
     _inputs: Tensors = ()
 
     def __post_init__(self) -> None:
@@ -105,8 +106,11 @@ class Runner:
             declares = self.task.automatic_optimization and _declares_loss(self.task)
             if why and (self.schedule != "1f1b" or declares):
                 self._say(why)
+        # What 16-bit training multiplies the loss by, a schedule must, too.
+        scaler = scaler_of(self.precision)
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
         # FSDP2 averages the gradients of a schedule within it, so they are weighted before.
-        self._weight = context.weight
+        self._scale = scale * context.weight
         self._is_in_step = True
         try:
             result = step()
@@ -120,7 +124,7 @@ class Runner:
         if self._losses is None:
             return result
         self.loss_check.compare(loss, self._losses)
-        attached = self.stash.attach(loss)
+        attached = self.stash.attach(loss, scale)
         return {**result, "loss": attached} if isinstance(result, dict) else attached
 
     def _why_gpipe(self) -> str | None:
@@ -150,10 +154,15 @@ class Runner:
             )
         self._has_said = True
 
-    def forward(self, inputs: Tensors, whole: bool = False) -> Tensors:
-        """Replaces `forward` of the network, for a batch; all ranks get its outputs.
+    def forward(
+        self, inputs: Tensors, stages: Stages | None = None, whole: bool = False
+    ) -> Tensors:
+        """Replaces `forward` of the network; all ranks get its outputs.
 
-        In one piece if `whole`, because the batch cannot be divided.
+        Args:
+            inputs: Those of the network, for the batch.
+            stages: The stages, if it is not the first network of the task.
+            whole: Whether the batch cannot be divided.
         """
         trains = self._is_in_step and torch.is_grad_enabled()
         if trains and self.inputs is None:
@@ -173,21 +182,20 @@ class Runner:
         if trains and self.by_schedule:
             what = "needs a gradient" if needs_gradient else "is not certainly the batch"
             self._say(f"what enters the network {what}")
-        return self.fill_drain(inputs, 1 if whole else self._chunks(inputs))
+        return self.fill_drain(inputs, 1 if whole else self._chunks(inputs), stages)
 
-    def fill_drain(self, inputs: Tensors, chunks: int) -> Tensors:
+    def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
         """The outputs of the network; differentiable."""
-        stages = self.stages
+        stages = stages or self.stages
         with self._own_random_numbers(), working_on(stages.context.piece(inputs)):
             outputs = through_stages(stages, shard_sequences(inputs, stages.context), chunks)
             return tuple(gather_outputs(outputs, stages.context.piece(inputs)))
 
-    def plan(self, inputs: Tensors) -> tuple[str, int]:
+    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
         """The name of the schedule for a batch, and the number of micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
-                shards = shard_sequences(inputs, self.stages.context)
-                return self.schedule, self.schedules.get(shards)[1]
+                return self.schedule, self.schedules.get(shard_sequences(inputs, stages.context))[1]
             return "gpipe", self._chunks(inputs)
 
     def _chunks(self, inputs: Tensors) -> int:
@@ -251,7 +259,7 @@ class Runner:
             working_on(stages.context.piece(inputs)),
         ):
             given = shard_sequences(inputs, stages.context)
-            results, losses = self.schedules.forward_backward(given, targets, self._weight)
+            results, losses = self.schedules.forward_backward(given, targets, self._scale)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
         known = torch.empty(2, dtype=torch.float64, device=stages.ranks.device)
         if losses is not None:
