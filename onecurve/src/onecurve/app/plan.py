@@ -142,18 +142,15 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
 
 def _give_memory_beside(task: LightningModule, layers: Mapping[str, nn.Module]) -> None:
     """Give memory to the task's tensors in no layer: a loss computes with class weights, say."""
-    inside = {id(each) for layer in layers.values() for each in _tensors_of(layer)}
+    network = nn.ModuleList(layers.values())
+    inside = {id(each) for each in (*network.parameters(), *network.buffers())}
     full: dict[Tensor, Tensor] = {}
-    for tensor in _tensors_of(task):
+    for tensor in (*task.parameters(), *task.buffers()):
         if tensor.is_meta and id(tensor) not in inside:
             ones = torch.ones_like(tensor, device="cpu")
             is_parameter = isinstance(tensor, nn.Parameter)
             full[tensor] = nn.Parameter(ones, tensor.requires_grad) if is_parameter else ones
     replace_tensors(task.modules(), full)
-
-
-def _tensors_of(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:

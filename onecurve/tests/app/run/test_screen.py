@@ -44,7 +44,7 @@ def test_names_are_printed_as_they_are(
     assert capsys.readouterr().out.count(name) == 2
     network: Any = nn.Sequential()
     network.add_module(name, nn.Linear(2, 2))
-    report_plan(network, {name: "colwise"}, size=2, sequence=False)
+    report_plan(network, {name: "colwise"}, size=2)
     assert name in capsys.readouterr().out
 
     sweep = tmp_path / "sweep"
