@@ -11,10 +11,9 @@ import time
 
 from llama import planned
 
-from onecurve.app.plan import runs_as
 from onecurve.planner.estimate import Estimate
 from onecurve.planner.hardware import HARDWARE
-from onecurve.planner.meshes import all_meshes, in_words
+from onecurve.planner.meshes import all_meshes, in_words, runs_as
 from onecurve.planner.network import Request
 from onecurve.planner.pipeline import stages_of
 from onecurve.strategies.mesh.sizes import Sizes

@@ -2,22 +2,9 @@
 
 import re
 
-BETTER = {
-    "min": {"bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
-    "max": {
-        "acc",
-        "accuracy",
-        "auroc",
-        "f1",
-        "iou",
-        "precision",
-        "r2",
-        "recall",
-        "samples_per_second",
-    },
-}
-
-
+LESS = ("bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds")
+MORE = ("acc", "accuracy", "auroc", "f1", "iou", "precision", "r2", "recall", "samples_per_second")
+BETTER = {**dict.fromkeys(LESS, "min"), **dict.fromkeys(MORE, "max")}
 STAGES = re.compile(r"^(train|val|valid|validation|eval|test)[/_.-]")
 
 
@@ -28,8 +15,7 @@ def without_stage(metric: str) -> str:
 
 def better(name: str) -> str | None:
     """The mode of a well-known metric, "min" or "max"; None for other names."""
-    last = without_stage(name).rpartition("/")[2]
-    return next((direction for direction, names in BETTER.items() if last in names), None)
+    return BETTER.get(without_stage(name).rpartition("/")[2])
 
 
 def of_validation(metric: str) -> bool:

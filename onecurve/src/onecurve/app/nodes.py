@@ -27,8 +27,7 @@ def become_torchrun(config: DictConfig) -> NoReturn:
 
     The configuration has been validated, and nothing is on the disk yet.
     """
-    script = sys.argv[0]
-    original = sys.orig_argv
+    script, original = sys.argv[0], sys.orig_argv
     words = original[original.index(script) + 1 :] if script in original else sys.argv[1:]
     options = [f"--nproc-per-node={local_devices(config.trainer, one_device=False)}"]
     if config.launch.max_restarts:

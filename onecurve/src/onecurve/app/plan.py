@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..launch.context import RunContext
 from ..planner.estimate import Estimate
 from ..planner.hardware import Hardware, named
 from ..planner.layers import Tensors
-from ..planner.meshes import all_meshes, best, in_words
+from ..planner.meshes import all_meshes, best, cells, in_words, overrides, reasons
 from ..planner.network import ADAMW, Network, Precision, Request, StateSize
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
@@ -34,9 +33,6 @@ from .run.predict import first_batch, tensor_inputs
 from .run.record import invocation
 
 EXAMPLES = 2  # samples that are read from the data, for their shapes
-# Strategies that have one axis beside replicas.
-PRESETS = {"shard": "fsdp", "pipeline": "pipeline", "tensor": "tensor"}
-KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
 WIDTH = 150  # of a table that goes to a file
 UNFUSED = "activ. with checkpointing is of layers that are not compiled: compiled ones keep less"
 
@@ -146,18 +142,15 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
 
 def _give_memory_beside(task: LightningModule, layers: Mapping[str, nn.Module]) -> None:
     """Give memory to the task's tensors in no layer: a loss computes with class weights, say."""
-    inside = {id(each) for layer in layers.values() for each in _tensors_of(layer)}
+    network = nn.ModuleList(layers.values())
+    inside = {id(each) for each in (*network.parameters(), *network.buffers())}
     full: dict[Tensor, Tensor] = {}
-    for tensor in _tensors_of(task):
+    for tensor in (*task.parameters(), *task.buffers()):
         if tensor.is_meta and id(tensor) not in inside:
             ones = torch.ones_like(tensor, device="cpu")
             is_parameter = isinstance(tensor, nn.Parameter)
             full[tensor] = nn.Parameter(ones, tensor.requires_grad) if is_parameter else ones
     replace_tensors(task.modules(), full)
-
-
-def _tensors_of(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
@@ -199,7 +192,7 @@ def show(
     if fitting:
         console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
         console.print(_fitting_table(request, fitting[: cfg.plan.top]))
-    for line in _reasons(others):
+    for line in reasons(others):
         print(line)
     if fitting:
         print(f"To train so: {_command(fitting[0], cfg, request)}")
@@ -226,47 +219,15 @@ def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
     if request.network.fused and any(each.checkpointing != "none" for each in estimates):
         table.caption, table.caption_justify = UNFUSED, "left"
-    speed = "tokens/s" if request.network.length else "samples/s"
-    for name in ("mesh", "runs as"):
-        table.add_column(name, overflow="fold")
-    for name in (*KINDS, "all", "idle", "step", speed, "MFU"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for each in estimates:
-        held = [in_words(size) for size in each.fullest]
-        rate = request.batch / each.seconds
-        length = request.network.length or 1
-        mfu = each.flops / (each.seconds * request.ranks * request.hardware.flops)
-        table.add_row(
-            each.sizes.words(),
-            runs_as(each),
-            *held,
-            in_words(each.fullest.total),
-            f"{each.idle:.0%}" if each.sizes.pipeline > 1 else "",
-            f"{each.seconds:.3g} s" if each.seconds >= 1 else f"{each.seconds * 1e3:.3g} ms",
-            f"{rate * length:,.0f}",
-            f"{mfu:.1%}",
-        )
+    rows = [cells(each) for each in estimates]
+    for name in rows[0]:
+        if name in ("mesh", "runs as"):
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row.values())
     return table
-
-
-def runs_as(each: Estimate) -> str:
-    """The schedule, micro-batches and activation checkpointing of a mesh."""
-    words = []
-    if each.sizes.pipeline > 1:
-        words.append(f"{each.stages.schedule}, {each.stages.microbatches}")
-    if each.checkpointing != "none":
-        words.append(f"{each.checkpointing} checkpointing")
-    return "; ".join(words)
-
-
-def _reasons(others: dict[Sizes, str]) -> list[str]:
-    """A line for each reason, the most frequent first, with an example."""
-    kinds = Counter(reason.partition(": needs")[0] for reason in others.values())
-    lines = []
-    for kind, count in kinds.most_common():
-        sizes, reason = next(item for item in others.items() if item[1].startswith(kind))
-        lines.append(f"do not fit ({count}): {reason} (such as {sizes.words()})")
-    return lines
 
 
 def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
@@ -278,26 +239,4 @@ def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
         words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
     if request.network.fused:
         words.append("compile=layer")
-    return invocation().command("train.py", *words, *_strategy(each))
-
-
-def _strategy(each: Estimate) -> list[str]:
-    """The overrides that choose a mesh: a preset where there is one."""
-    sizes, stages = each.sizes, each.stages
-    used = {axis: size for axis, size in sizes._asdict().items() if size > 1}
-    replicas = [f"strategy.replicas={sizes.replicate}"] if sizes.replicate > 1 else []
-    others = [axis for axis in used if axis != "replicate"]
-    if not others:
-        words = ["strategy=ddp" if used else "strategy=single"]
-    elif len(others) == 1 and others[0] in PRESETS:
-        words = [f"strategy={PRESETS[others[0]]}", *replicas]
-    else:
-        words = ["strategy=mesh", *(f"strategy.{axis}={size}" for axis, size in used.items())]
-    if sizes.pipeline > 1:
-        words += [
-            f"strategy.schedule={stages.schedule}",
-            f"strategy.microbatches={stages.microbatches}",
-        ]
-    if each.checkpointing != "none":
-        words.append(f"strategy.activation_checkpointing={each.checkpointing}")
-    return words
+    return invocation().command("train.py", *words, *overrides(each))

@@ -1,5 +1,9 @@
-"""All meshes of a number of ranks: estimates of those that fit, and why the others do not."""
+"""All meshes of a number of ranks: estimates of those that fit, and why the others do not.
 
+Then both in words: cells of a table, overrides that choose a mesh, reasons.
+"""
+
+from collections import Counter
 from collections.abc import Iterator
 
 from ..errors import UserError
@@ -14,6 +18,9 @@ MOST_CONTEXT = 16
 """Ranks of a context group: each has all keys and values, so that more of them are no gain."""
 SIMULATED = 24  # for how many of the fastest the schedule is simulated, and not in closed form
 MOST_PASSES = 512  # micro-batches times ranks up to which schedules other than 1f1b are tried
+# Strategies that have one axis beside replicas.
+PRESETS = {"shard": "fsdp", "pipeline": "pipeline", "tensor": "tensor"}
+MEMORY = ("weights", "grads", "optim.", "activ.", "buffers", "working")  # the fields of `Bytes`
 
 
 def all_meshes(request: Request) -> tuple[list[Estimate], dict[Sizes, str]]:
@@ -133,3 +140,60 @@ def in_words(size: float) -> str:
         if size >= power:
             return f"{size / power:.3g} {unit}"
     return f"{size:.0f} B"
+
+
+def cells(estimate: Estimate) -> dict[str, str]:
+    """A row of the table, by column: a mesh, the memory of its fullest rank, and its speed."""
+    request, seconds = estimate.request, estimate.seconds
+    per_step = request.batch * (request.network.length or 1)
+    mfu = estimate.flops / (seconds * request.ranks * request.hardware.flops)
+    return {
+        "mesh": estimate.sizes.words(),
+        "runs as": runs_as(estimate),
+        **dict(zip(MEMORY, map(in_words, estimate.fullest), strict=True)),
+        "all": in_words(estimate.fullest.total),
+        "idle": f"{estimate.idle:.0%}" if estimate.sizes.pipeline > 1 else "",
+        "step": f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms",
+        "tokens/s" if request.network.length else "samples/s": f"{per_step / seconds:,.0f}",
+        "MFU": f"{mfu:.1%}",
+    }
+
+
+def runs_as(estimate: Estimate) -> str:
+    """The schedule, micro-batches and activation checkpointing of a mesh."""
+    words = []
+    if estimate.sizes.pipeline > 1:
+        words.append(f"{estimate.stages.schedule}, {estimate.stages.microbatches}")
+    if estimate.checkpointing != "none":
+        words.append(f"{estimate.checkpointing} checkpointing")
+    return "; ".join(words)
+
+
+def reasons(others: dict[Sizes, str]) -> list[str]:
+    """A line for each reason, the most frequent first, with an example."""
+    kinds = Counter(reason.partition(": needs")[0] for reason in others.values())
+    lines = []
+    for kind, count in kinds.most_common():
+        sizes, reason = next(item for item in others.items() if item[1].startswith(kind))
+        lines.append(f"do not fit ({count}): {reason} (such as {sizes.words()})")
+    return lines
+
+
+def overrides(estimate: Estimate) -> list[str]:
+    """The overrides that choose a mesh: a preset where there is one."""
+    sizes, stages = estimate.sizes, estimate.stages
+    used = {axis: size for axis, size in sizes._asdict().items() if size > 1}
+    replicas = [f"strategy.replicas={sizes.replicate}"] if sizes.replicate > 1 else []
+    others = [axis for axis in used if axis != "replicate"]
+    if not others:
+        words = ["strategy=ddp" if used else "strategy=single"]
+    elif len(others) == 1 and others[0] in PRESETS:
+        words = [f"strategy={PRESETS[others[0]]}", *replicas]
+    else:
+        words = ["strategy=mesh", *(f"strategy.{axis}={size}" for axis, size in used.items())]
+    if sizes.pipeline > 1:
+        words.append(f"strategy.schedule={stages.schedule}")
+        words.append(f"strategy.microbatches={stages.microbatches}")
+    if estimate.checkpointing != "none":
+        words.append(f"strategy.activation_checkpointing={estimate.checkpointing}")
+    return words

@@ -13,11 +13,10 @@ from pydantic import Field, create_model
 
 from ...config_model import Checked, Config
 from ...errors import NOT_OF_THE_PROJECT
+from .interpolation import OF_A_TASK
 
 PLAIN = (bool, int, float, str, NoneType)
 COLLECTIONS = (list, dict, Sequence, Mapping)
-# What a run passes to a task, or calls a partial with.
-BY_THE_RUN = ("network", "optimizer", "scheduler")
 
 
 class Constructor(Config):
@@ -45,7 +44,9 @@ def model_of_constructor(part: Any) -> type[Config] | None:
                 if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
                     is_open = True
                 elif name != "self" and name not in fields:
-                    fields[name] = (_type(hints.get(name, Any), argument.default), argument.default)
+                    hint = _known(hints.get(name, Any))
+                    hint = Optional[hint] if argument.default is None else hint  # noqa: UP045
+                    fields[name] = (hint, argument.default)
     except (NameError, SyntaxError, TypeError, ValueError):  # such as a type in quotes
         return None
     if not fields:
@@ -67,27 +68,20 @@ def _functions(part: Any) -> Iterator[Callable[..., Any]]:
     if inspect.isclass(part):
         functions = [vars(each)["__init__"] for each in part.__mro__ if "__init__" in vars(each)]
     for function in functions:
-        if not inspect.isfunction(function) or not _is_of_project(function):
+        if not inspect.isfunction(function):
+            return
+        if function.__code__.co_filename.startswith(NOT_OF_THE_PROJECT):
             return
         yield function
         if inspect.getfullargspec(function).varkw is None:
             return
 
 
-def _is_of_project(function: Callable[..., Any]) -> bool:
-    return not function.__code__.co_filename.startswith(NOT_OF_THE_PROJECT)
-
-
 def _default(name: str, default: Any, is_open: bool) -> Any:
     if default is not inspect.Parameter.empty:
         default = list(default) if isinstance(default, tuple) else default
         return default if isinstance(default, (*PLAIN, list, dict)) else None
-    return None if is_open or name in BY_THE_RUN else ...
-
-
-def _type(hint: Any, default: Any) -> Any:
-    known = _known(hint)
-    return Optional[known] if default is None else known  # noqa: UP045
+    return None if is_open or name in OF_A_TASK.values() else ...
 
 
 def _known(hint: Any) -> Any:

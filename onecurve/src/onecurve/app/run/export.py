@@ -86,19 +86,8 @@ def _write_torch(program: ExportedProgram, path: Path) -> Callable[..., Any]:
 
 def _write_onnx(program: ExportedProgram, path: Path) -> Callable[..., Any]:
     """Write a network as ONNX; returns it as a function of its inputs, run by ONNX Runtime."""
-
-    def numbered(what: str, count: int) -> list[str]:
-        return [what] if count == 1 else [f"{what}_{number}" for number in range(count)]
-
-    signature = program.graph_signature
-    onnx: Any = torch.onnx.export(
-        program,
-        dynamo=True,
-        verbose=False,
-        input_names=numbered("inputs", len(signature.user_inputs)),
-        output_names=numbered("outputs", len(signature.user_outputs)),
-        dynamic_shapes=tuple({0: Dim("batch")} for _ in signature.user_inputs),
-    )
+    shapes = tuple({0: Dim("batch")} for _ in program.graph_signature.user_inputs)
+    onnx: Any = torch.onnx.export(program, dynamo=True, verbose=False, dynamic_shapes=shapes)
     onnx.save(path)
     return onnx  # type: ignore[no-any-return]
 

@@ -28,12 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
-from ...checkpoint.format import (
-    by_own_names,
-    network_mismatch,
-    read_checkpoint,
-    trained_config,
-)
+from ...checkpoint.format import by_own_names, network_mismatch, read_checkpoint, trained_config
 from ...errors import UserError, in_short, of_the_project, user_error_behind
 from ...spelling import nearest
 from .constructors import model_of_constructor
@@ -272,14 +267,9 @@ def load_trained(
 ) -> Trained:
     """Build task and data from the configuration in a checkpoint, and load the weights.
 
-    Args:
-        cfg: A configuration with `checkpoint`, and `data`: values to replace; null replaces none.
-        convert: Converts the task to the precision of the run before the weights are loaded, so
-            that float64 is not rounded to float32.
-        is_checked: Whether the command has verified the file; see `read_checkpoint`.
-
-    Raises:
-        UserError: If the project has no such task or data any more, or its network differs.
+    `cfg.data` has values to replace; null replaces none. `convert` gives the task the precision of
+    the run before weights are loaded, so that float64 is not rounded. For `is_checked` see
+    `read_checkpoint`.
     """
     checkpoint = read_checkpoint(cfg.checkpoint, is_checked=is_checked)
     config = OmegaConf.create(trained_config(checkpoint, cfg.checkpoint))

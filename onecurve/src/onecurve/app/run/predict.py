@@ -74,10 +74,7 @@ class Predictions(Callback):
 
 
 class PredictionWriter(Predictions):
-    """Writes the predictions of all samples once they are made: a file for each loader.
-
-    The group ``predict`` says what is predicted, and where it is written.
-    """
+    """Writes the predictions of all samples, as the group ``predict`` says: a file a loader."""
 
     def __init__(self, run: "Run") -> None:
         super().__init__()
@@ -159,9 +156,8 @@ def add_predict_step(task: LightningModule) -> None:
 def joined(parts: list[Any]) -> Any:
     """Concatenate the predictions of consecutive samples.
 
-    Tensors are concatenated along their first dimension (where the others differ they become a list
-    of rows), lists one after the other, dictionaries and tuples entry by entry. Anything else has
-    no rows, and becomes a list.
+    Tensors whose rows differ in shape become a list of them. Dictionaries and tuples are joined
+    entry by entry. Anything else has no rows, and becomes a list.
     """
     first = parts[0]
     is_tensor = isinstance(first, Tensor) and first.ndim > 0

@@ -50,10 +50,7 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
 
 
 def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> None:
-    """Write the final metrics.json: final metrics by name, and strategy, world_size, and so on.
-
-    Rank 0 of the run calls this. The status is how training ended for good.
-    """
+    """Write the final metrics.json: final metrics by name, and strategy, world_size, and so on."""
     _write_json(run_dir / "metrics.json", {"status": status, **facts})
 
 
@@ -65,14 +62,12 @@ def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = Non
     if read_metrics(run_dir).get("status") not in (None, "running", "failed", "interrupted"):
         return
     why = {"stopped" if interrupted else "error": error} if error else {}
-    status = "interrupted" if interrupted else "failed"
-    _write_json(run_dir / "metrics.json", {"status": status, **why})
+    finished(run_dir, why, "interrupted" if interrupted else "failed")
 
 
 def change_status(run_dir: Path, status: str, error: str) -> None:
     """Change the status of a finished run, such as to "diverged", with the reason."""
-    changed = {**read_metrics(run_dir), "status": status, "error": error}
-    _write_json(run_dir / "metrics.json", changed)
+    finished(run_dir, read_metrics(run_dir) | {"status": status, "error": error})
 
 
 def read_metrics(run_dir: Path) -> dict[str, Any]:
@@ -144,12 +139,9 @@ def _git_state() -> dict[str, Any] | None:
         return None
     lines = done.stdout.splitlines()
     about = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
-    changes = [line for line in lines if not line.startswith("# ")]
-    return {
-        "commit": about["branch.oid"],
-        "branch": about["branch.head"],
-        "uncommitted_changes": bool(changes),
-    }
+    changed = any(not line.startswith("# ") for line in lines)
+    commit, branch = about["branch.oid"], about["branch.head"]
+    return {"commit": commit, "branch": branch, "uncommitted_changes": changed}
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -194,12 +186,7 @@ def lock_run(run_dir: Path) -> FileLock | None:
 
 
 def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
-    """Create a run directory and lock it.
-
-    Raises:
-        UserError: If another process has locked it, or if it cannot be created. It begins with the
-            override that asked for the directory.
-    """
+    """Create a run directory and lock it; errors begin with the override that asked for it."""
     reject_remote(run_dir, override)
     with creating(override):
         was_empty = not run_dir.exists() or not any(run_dir.iterdir())

@@ -51,10 +51,7 @@ def _of_leaves(function: Callable[[Any, Any], Any], raw: Any, plain: Any) -> Any
 
 
 def hyperparameters(content: Any, texts: Mapping[str, str]) -> Any:
-    """The arguments that a class has saved, as they are stored.
-
-    In plain containers, as a checkpoint needs them, where Hydra passed its own.
-    """
+    """The arguments that a class has saved, as they are stored: in plain containers."""
     if isinstance(content, Mapping):
         return {key: hyperparameters(value, texts) for key, value in content.items()}
     if isinstance(content, ListConfig | list):

@@ -30,21 +30,16 @@ from .interpolation import dotted
 from .protocols import HasFinalWeights
 
 # The number of steps in an epoch follows from these keys.
-STEP_KEYS = (
-    *("data", "trainer.accumulate_grad_batches", "trainer.limit_train_batches"),
-    "callbacks.gradient_accumulation",
-)
+STEP_KEYS = {"data", "callbacks.gradient_accumulation"}
+STEP_KEYS |= {"trainer.accumulate_grad_batches", "trainer.limit_train_batches"}
 
 
 class EarlierSteps(NamedTuple):
-    """The progress of a run before it was resumed with another number of batches to a step.
+    """The progress of a run before it was resumed with another number of batches to a step."""
 
-    That is complete epochs, batches of the epoch that is continued, and optimizer steps in all.
-    """
-
-    epochs: int
-    batches: int
-    steps: int
+    epochs: int  # complete ones
+    batches: int  # of the epoch that is continued
+    steps: int  # of the optimizer, in all
 
 
 def earlier_steps(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> EarlierSteps | None:
@@ -63,15 +58,10 @@ def earlier_steps(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> E
 
 
 class RunTrainer(Trainer):
-    """Lightning's Trainer, which estimates the steps of a resumed run right.
-
-    Attributes:
-        earlier_steps: Progress before the run was resumed with steps of another size.
-        resumes: Whether the current fit resumes from a checkpoint: `ckpt_path` is set later.
-    """
+    """Lightning's Trainer, which estimates the steps of a resumed run right."""
 
     earlier_steps: EarlierSteps | None = None
-    resumes: bool = False
+    resumes: bool = False  # whether the current fit does: `ckpt_path` is set later
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
         passed = signature(Trainer.fit).bind(self, *args, **kwargs).arguments
