@@ -131,7 +131,7 @@ def validate(
         usual: The values that dotted keys have without overrides; called for an error alone.
     """
     plain: Any = OmegaConf.to_container(config)
-    for line in _without_class(plain, usual) if "task" in plain else ():
+    for line in _without_class(plain) if "task" in plain else ():
         raise UserError(line)
     written = dict(dotted(plain))
     for key, target in written.items():
@@ -202,7 +202,7 @@ def _described(
     return described, problems, meant
 
 
-def _without_class(plain: dict[str, Any], usual: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+def _without_class(plain: dict[str, Any]) -> Iterator[str]:
     """Errors about parts that need a class and name none."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
@@ -212,8 +212,6 @@ def _without_class(plain: dict[str, Any], usual: Callable[[], Mapping[str, Any]]
     for key, node in parts.items():
         if isinstance(node, dict) and "_target_" in node:
             continue
-        if target := usual().get(f"{key}._target_"):
-            yield f"{key}._target_ is needed: add {key}._target_={target}"
         shown = key if key in OBJECTS else f"{key}={text(node)}"
         yield (
             f"{shown}: has no class; write `_target_: my_package.my_module.MyClass` into its file, "
