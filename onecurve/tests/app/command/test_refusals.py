@@ -132,7 +132,7 @@ OURS = {
     "trainer.accelerator=gpu": "trainer.accelerator=gpu … trainer.accelerator=cpu",
     "trainer.limit_val_batches=0": "no validation … use trainer.limit_val_batches=1.0, or",
     "logger=wandb logger.wandb.offline=false": "wandb login … logger.wandb.offline=true",
-    "logger=csv logger.csv.version=/dev/null": "logger.csv.version=/dev/null: must be a whole",
+    "logger=csv logger.csv.version=/dev/null": "/dev/null: File exists; name a place that can",
     "logger=csv logger.csv.save_dir=/dev/null": "/dev/null: File exists; name a place that can",
     "logger=wandb project=a/b:c": "logger.wandb.project=a/b:c: must be text of at most 128 chara",
     f"logger=wandb project={129 * 'x'}": "128 characters, … such as logger.wandb.project=",
