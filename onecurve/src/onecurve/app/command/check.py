@@ -44,15 +44,6 @@ def check_run(config: DictConfig, config_name: str) -> str | None:
     return "\n".join(filter(None, lines)) or None
 
 
-def reject_without_sweep(config: DictConfig) -> None:
-    """Reject `-m` where the configuration does not say what a sweep is."""
-    if OmegaConf.select(config, "sweep.run") is None:
-        raise UserError(
-            "-m: there is no sweep.run, which the group sweep brings; leave it as it is, leave out "
-            "-m, or add `sweep: grid` to the defaults"
-        )
-
-
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
     """Reject the configuration of a job that cannot run.
 

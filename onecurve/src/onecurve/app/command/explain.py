@@ -228,17 +228,12 @@ def no_mapping(file: str, _: Chosen | None = None) -> str:
     return f"{file}.yaml: is a list; write a line `KEY: VALUE` for each key that it changes"
 
 
-def _several_values(word: str, _: Chosen) -> str:
-    return f"{word}: several values are a sweep; add -m, or give one value"
-
-
 # What Hydra says, with the name that it says it of, and the line for it.
 EXPLAINED = {
     r"Could not (?:load|find) '([\w./-]+/[^'/]*)'": _unknown_choice,
     r"Multiple values for ([\w/@.-]+)\. To|([\w/@.-]+) appears more than once": chosen_once,
     r"Could not delete '([\w/]+)|deletion value must be .*key_or_group='([\w/]+)'": chosen_once,
     r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist": _unknown_key,
-    r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'": _several_values,
     r"group override must be a string or a list. Got (\w+)": _not_a_choice,
     r"In '([\w./-]+)': .* Cannot merge DictConfig with ListConfig full_key: object": no_mapping,
 }

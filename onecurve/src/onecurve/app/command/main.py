@@ -136,7 +136,7 @@ def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Except
     from ...errors import say
     from ..nodes import become_torchrun, is_pod_of_several
     from . import job
-    from .check import check_run, reject_without_sweep
+    from .check import check_run
     from .claim import claim
 
     overrides = options.overrides
@@ -145,7 +145,6 @@ def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Except
     if not is_sweep and config.hydra.mode == RunMode.MULTIRUN:
         config = hydra.compose(overrides, is_sweep=True)
     if config.hydra.mode == RunMode.MULTIRUN:
-        reject_without_sweep(config)
         try:
             get_method(config.sweep.run)(hydra, config, work)
         except Exception as error:

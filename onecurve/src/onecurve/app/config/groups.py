@@ -14,12 +14,6 @@ Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Folder = Annotated[str, Field(pattern=r"\S"), Words("a folder", "runs")]
 
 
-def _address(value: str) -> str:
-    if reason := remote.refusal(value):
-        raise ValueError(reason)
-    return value
-
-
 def file_or_address(
     wanted: str, damage: Callable[[str], str | None] = missing, *, needed: bool = True
 ) -> AfterValidator:
@@ -34,8 +28,11 @@ def file_or_address(
     def check(value: Any) -> Any:
         if value is None and needed:
             raise ValueError(f"must be {wanted}")
-        is_address = value is not None and remote.is_address(text(value))
-        return _address(text(value)) if is_address else existing_path(value, wanted, damage)
+        if value is None or not remote.is_address(text(value)):
+            return existing_path(value, wanted, damage)
+        if reason := remote.refusal(text(value)):
+            raise ValueError(reason)
+        return text(value)
 
     return AfterValidator(check)
 

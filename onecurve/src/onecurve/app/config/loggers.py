@@ -14,11 +14,7 @@ from ...config_model import Config, Words
 from ...errors import missing_packages
 from ..composed_run import ComposedRun
 
-# A folder below `save_dir`.
-Subfolder = Annotated[str, Field(pattern="^([^/].*)?$"), Words("a folder without / before it", "a")]
-
 # What Weights & Biases takes.
-RunName = Annotated[str, Field(pattern="^[^/:;,#?']*$"), Words("text without /:;,#?'", "run-1")]
 Project = Annotated[
     str,
     Field(pattern=r"^[^/\\#?%:]{0,128}$"),
@@ -39,12 +35,8 @@ class _Logger(Config, extra="allow"):
 
 
 class _Files(_Logger, extra="allow"):
-    name: Subfolder | None = Field(
-        None, description="Subfolder for the experiment; empty for none."
-    )
-    version: int | Subfolder | None = Field(
-        None, description="Subfolder for the run; empty for none."
-    )
+    name: str | None = Field(None, description="Subfolder for the experiment; empty for none.")
+    version: int | str | None = Field(None, description="Subfolder for the run; empty for none.")
 
 
 class CSV(_Files, extra="allow"):
@@ -72,7 +64,7 @@ class MLFlowLogger(_Logger, extra="allow"):
 class WandbLogger(_Logger, extra="allow"):
     """Writes to Weights & Biases."""
 
-    id: RunName | None = Field(None, description="Null for the run directory's, or a new one.")
+    id: str | None = Field(None, description="Null for the run directory's, or a new one.")
     project: Project | None = Field(None, description="The name under which runs are grouped.")
     offline: bool = Field(False, description="Keep runs on this machine; `wandb sync` sends them.")
 

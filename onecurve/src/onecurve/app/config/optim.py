@@ -3,13 +3,12 @@
 Further keys are passed to a class of PyTorch's, which validates them when it is built.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from ...config_model import Config
-from ..composed_run import ComposedRun
 from .groups import file_or_address
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -36,13 +35,6 @@ class Optimizer(Config, extra="allow"):
     fused: bool | None = Field(None, description="Use a fused kernel; null for torch's choice.")
     nesterov: bool = Field(False, description="Nesterov's momentum.")
     capturable: bool = Field(False, description="Allow capturing steps in a CUDA graph.")
-
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        if self.capturable and run.accelerator != "cuda":
-            yield (
-                f"{key}.capturable=true: is for CUDA graphs, and this run is on "
-                f"{run.accelerator}; use {key}.capturable=false"
-            )
 
 
 class NoScheduler(Config):

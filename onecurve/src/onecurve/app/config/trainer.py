@@ -6,31 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ...config_model import Config, Count, Time, Words
+from ...config_model import Config, Count, Time
 from ...launch import forkserver
 from ...machine import count_cores, full_precision_name
 from ..composed_run import ComposedRun
 from ..metric_names import of_validation
 from ..nodes import torchrun_command
 
-Durations = Annotated[
-    Mapping[
-        Literal["weeks", "days", "hours", "minutes", "seconds"],
-        Annotated[float, Field(ge=0, allow_inf_nan=False)],
-    ],
-    Words("a mapping of weeks, days, hours, minutes or seconds to numbers", {"hours": 12}),
-]
-
-
-def _batches(value: Any) -> Any:
-    """Treat `5.0` as five batches; `1.0` means all of them, and 1 means one."""
-    is_count = isinstance(value, float) and value > 1 and value.is_integer()
-    return int(value) if is_count else value
-
-
-Batches = Annotated[
-    Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_batches)
-]
+Batches = Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)]
 
 
 class Trainer(Config):
@@ -61,7 +44,7 @@ class Trainer(Config):
     min_epochs: Count | None = Field(None, description="The minimal number of epochs.")
     max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no limit.")
     min_steps: Count | None = Field(None, description="The minimal number of optimizer steps.")
-    max_time: Durations | Time | None = Field(None, description="Such as {hours:12}.")
+    max_time: Mapping[str, float] | Time | None = Field(None, description="Such as {hours:12}.")
     accumulate_grad_batches: int = Field(1, ge=1, description="Sum gradients over k batches.")
     gradient_clip_val: Annotated[float, Field(ge=0)] | None = Field(
         None, description="Clip gradients to this norm or value."

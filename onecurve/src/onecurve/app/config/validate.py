@@ -4,8 +4,8 @@ A part has the model of its class, of its group or of its command. A project's o
 validated by its constructor when it is built: nothing is imported here.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -131,12 +131,15 @@ def validate(
         usual: The values that dotted keys have without overrides; called for an error alone.
     """
     plain: Any = OmegaConf.to_container(config)
-    for line in _without_class(plain, usual) if "task" in plain else ():
+    for line in _without_class(plain) if "task" in plain else ():
         raise UserError(line)
     written = dict(dotted(plain))
-    for key, value in written.items():
-        if key.endswith("._target_") and (wrong := _no_target(key, value)):
-            raise UserError(wrong)
+    for key, target in written.items():
+        if key.endswith("._target_") and not refers(target) and not _is_importable(str(target)):
+            raise UserError(
+                f"{key}={target}: must be the dotted name of a class or a function in an installed "
+                f"package, such as {key}=my_package.my_module.MyClass"
+            )
 
     def is_right(key: str, problem: Problem) -> bool:
         if problem.kind == "missing" or problem.name is None:
@@ -199,7 +202,7 @@ def _described(
     return described, problems, meant
 
 
-def _without_class(plain: dict[str, Any], usual: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+def _without_class(plain: dict[str, Any]) -> Iterator[str]:
     """Errors about parts that need a class and name none."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
@@ -209,8 +212,6 @@ def _without_class(plain: dict[str, Any], usual: Callable[[], Mapping[str, Any]]
     for key, node in parts.items():
         if isinstance(node, dict) and "_target_" in node:
             continue
-        if target := usual().get(f"{key}._target_"):
-            yield f"{key}._target_ is needed: add {key}._target_={target}"
         shown = key if key in OBJECTS else f"{key}={text(node)}"
         yield (
             f"{shown}: has no class; write `_target_: my_package.my_module.MyClass` into its file, "
@@ -218,18 +219,10 @@ def _without_class(plain: dict[str, Any], usual: Callable[[], Mapping[str, Any]]
         )
 
 
-def _no_target(key: str, target: Any) -> str | None:
-    """Why `_target_` cannot name a class or function, as far as can be told without importing."""
-    if not isinstance(target, str) or "." not in target.strip("."):
-        return (
-            f"{key}={target}: must be the dotted name of a class or a function, such as "
-            f"{key}=my_package.my_module.MyClass"
-        )
-    top = target.partition(".")[0]
-    with suppress(ImportError, ValueError):
-        if "${" in target or find_spec(top) is not None:
-            return None
-    return f"{key}={target}: the package {top} is not installed; install it, or name another class"
+def _is_importable(target: str) -> bool:
+    """Whether a dotted name begins with an installed package, of which nothing is imported."""
+    package, dot, _ = target.partition(".")
+    return bool(package and dot) and (package in sys.modules or find_spec(package) is not None)
 
 
 def refers(value: Any) -> bool:
