@@ -1,32 +1,17 @@
-"""What scripts of older projects call: each says what takes its place.
-
-The run is in the project's own train.py, evaluate.py and predict.py now, and the other scripts are
-commands of the console script ``onecurve``.
-"""
+"""What scripts of older projects call: a line says what takes its place."""
 
 from pathlib import Path
 
 from .errors import UserError, stop
 
 
-def train(script: str) -> None:
-    """Say that the script itself has the run now."""
-    name = Path(script).name
-    stop(
-        UserError(
-            f"{name}: scripts have their run in sight now; `make update` brings "
-            f"the new {name}, or take the 20 lines of `onecurve docs using`"
-        )
-    )
-
-
-evaluate = predict = train
-
-
-def parity(script: str = "report.py") -> None:
-    """Say which command took the script's place; `report` was called without its file."""
+def train(script: str = "report.py") -> None:
+    """Say that a script has the run itself now, or is a command of the console script."""
     name = Path(script).stem
-    stop(UserError(f"{name}.py: is `onecurve {name}`; delete the file"))
+    if name in ("train", "evaluate", "predict"):
+        there = f"scripts have their run in sight now; `make update` brings the new {name}.py"
+        stop(UserError(f"{name}.py: {there}, or take the 20 lines of `onecurve docs using`"))
+    stop(UserError(f"{name}.py: is `onecurve {name}`; delete the file"))  # report gives no name
 
 
-plan = export = report = parity
+evaluate = predict = parity = plan = export = report = train

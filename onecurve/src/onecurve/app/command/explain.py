@@ -223,6 +223,10 @@ def _not_a_choice(_: str, chosen: Chosen) -> str | None:
     return None
 
 
+def _several_values(word: str, _: Chosen) -> str:
+    return f"{word}: several values are a sweep; add -m, or give one value"
+
+
 def no_mapping(file: str, _: Chosen | None = None) -> str:
     """The line for a file of a group, such as "experiment/mine", that holds a list."""
     return f"{file}.yaml: is a list; write a line `KEY: VALUE` for each key that it changes"
@@ -234,6 +238,7 @@ EXPLAINED = {
     r"Multiple values for ([\w/@.-]+)\. To|([\w/@.-]+) appears more than once": chosen_once,
     r"Could not delete '([\w/]+)|deletion value must be .*key_or_group='([\w/]+)'": chosen_once,
     r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist": _unknown_key,
+    r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'": _several_values,
     r"group override must be a string or a list. Got (\w+)": _not_a_choice,
     r"In '([\w./-]+)': .* Cannot merge DictConfig with ListConfig full_key: object": no_mapping,
 }

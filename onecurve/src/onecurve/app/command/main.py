@@ -134,7 +134,7 @@ def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Except
 
     from ... import machine
     from ...errors import say
-    from ..nodes import become_torchrun, is_pod_of_several
+    from ...launch.nodes import become_torchrun, is_pod_of_several
     from . import job
     from .check import check_run
     from .claim import claim
@@ -154,7 +154,8 @@ def _run_or_sweep(work: str, hydra: "Application", options: Namespace) -> Except
     HydraConfig.instance().set_config(config)
     line = check_run(config, hydra.config_name)
     if "strategy" in config and is_pod_of_several():
-        become_torchrun(config)
+        devices = machine.local_devices(config.trainer, one_device=False)
+        become_torchrun(devices, config.launch.max_restarts)
     context = claim(config)
     # Of several members one prints on each terminal.
     if line and (context.members.is_first or machine.ranks_around() is None):

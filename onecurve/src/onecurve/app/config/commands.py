@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ... import machine
 from ...checkpoint.file import damage, newest_checkpoint
 from ...config_model import Config, Count
 from ...torch_versions import too_old
@@ -63,6 +64,12 @@ class Command(Config, extra="allow"):
             yield (
                 f"data.batch_size={size}: must be a whole number from 1, over all ranks, such as "
                 "data.batch_size=64"
+            )
+        most = max(64, 4 * machine.count_cores())
+        if isinstance(workers := run.get("data.num_workers"), int) and workers > most:
+            yield (
+                f"data.num_workers={workers}: must be at most {most} on this machine, such as "
+                "data.num_workers=4"
             )
         yield from _cannot_compile(run)
 

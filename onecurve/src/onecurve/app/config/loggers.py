@@ -15,6 +15,7 @@ from ...errors import missing_packages
 from ..composed_run import ComposedRun
 
 # What Weights & Biases takes.
+RunName = Annotated[str, Field(pattern="^[^/:;,#?']*$"), Words("text without /:;,#?'", "run-1")]
 Project = Annotated[
     str,
     Field(pattern=r"^[^/\\#?%:]{0,128}$"),
@@ -64,7 +65,7 @@ class MLFlowLogger(_Logger, extra="allow"):
 class WandbLogger(_Logger, extra="allow"):
     """Writes to Weights & Biases."""
 
-    id: str | None = Field(None, description="Null for the run directory's, or a new one.")
+    id: RunName | None = Field(None, description="Null for the run directory's, or a new one.")
     project: Project | None = Field(None, description="The name under which runs are grouped.")
     offline: bool = Field(False, description="Keep runs on this machine; `wandb sync` sends them.")
 

@@ -8,10 +8,10 @@ from pydantic import BeforeValidator, Field
 
 from ...config_model import Config, Count, Time
 from ...launch import forkserver
+from ...launch.nodes import torchrun_command
 from ...machine import count_cores, full_precision_name
 from ..composed_run import ComposedRun
 from ..metric_names import of_validation
-from ..nodes import torchrun_command
 
 Batches = Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)]
 

@@ -10,9 +10,7 @@ import shlex
 import sys
 from typing import NoReturn
 
-from omegaconf import DictConfig
-
-from ..machine import local_devices, node_around, ranks_around
+from ..machine import node_around, ranks_around
 
 COUNTED_BY_TORCHRUN = ("trainer.num_nodes=", "trainer.devices=")
 
@@ -22,16 +20,16 @@ def is_pod_of_several() -> bool:
     return ranks_around() is None and (node_around().nodes or 1) > 1
 
 
-def become_torchrun(config: DictConfig) -> NoReturn:
+def become_torchrun(ranks: int, max_restarts: int) -> NoReturn:
     """Replace this process by torchrun, which starts the ranks of this pod and joins the others.
 
-    The configuration has been validated, and nothing is on the disk yet.
+    It runs the same command in each: call it before anything is on the disk.
     """
     script, original = sys.argv[0], sys.orig_argv
     words = original[original.index(script) + 1 :] if script in original else sys.argv[1:]
-    options = [f"--nproc-per-node={local_devices(config.trainer, one_device=False)}"]
-    if config.launch.max_restarts:
-        options.append(f"--max-restarts={config.launch.max_restarts}")
+    options = [f"--nproc-per-node={ranks}"]
+    if max_restarts:
+        options.append(f"--max-restarts={max_restarts}")
     # With a store shared with its ranks (torch 2.15) an agent of an elastic job would wait forever
     # for a pod that joins later.
     environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **os.environ}
