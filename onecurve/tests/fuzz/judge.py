@@ -121,6 +121,8 @@ def _is(hint: Any, value: Any) -> bool:
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
+        if isinstance(value, float):  # the model makes 3 of 3.0
+            return value.is_integer()
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is bool:
         return isinstance(value, bool)

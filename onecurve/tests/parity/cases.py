@@ -389,6 +389,9 @@ OF_OTHERS = {
     "two networks by turns, an optimizer each": other(
         others.CriticFirst, under=(*OTHERS, "shard x tensor")
     ),
+    "a teacher whose weights are assigned after each step": other(
+        others.AssignedTeacher, pipeline=rejected("for an average of weights")
+    ),
     "a teacher that is made in on_fit_start": other(
         others.LateTeacher,
         **cells(("single", "ddp"), differs(result.LATE_PARTS)),

@@ -327,6 +327,21 @@ class CriticFirst(Adversaries):
         self.turns = ["critic", "maker"]
 
 
+class AssignedTeacher(Stranger):
+    """As in BYOL: a copy that follows the network after each step, by new values of `.data`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = deepcopy(self.model).requires_grad_(False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.mse_loss(self.model(batch["inputs"]), self.teacher(batch["labels"]))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        for trained, ours in zip(self.model.parameters(), self.teacher.parameters(), strict=True):
+            ours.data = 0.9 * ours.data + 0.1 * trained.data
+
+
 class LateTeacher(Stranger):
     """A copy of the network that is made in on_fit_start, where a checkpoint has been loaded."""
 

@@ -163,6 +163,8 @@ OURS = {
     "trainer.max_time=5": "trainer.max_time=5 … days:hours:minutes:seconds",
     "+trainer.max_epoch=1": "trainer.max_epoch: there is no … trainer.max_epochs",
     "checkpoint=null": "checkpoint=null: must be a mapping",
+    "paths.run=mine": "is the run directory; leave it out, or use hydra.run.dir=mine",
+    "trainer.accumulate_grad_batches=99999999999999999999": "a whole number from 1 to 2147483648",
     "paths.runs=null": "paths.runs=null: must be a folder",
     "paths.root=/proc/nowhere": "/proc/nowhere/runs … cannot be created … paths.runs=runs",
     "-m seed=1,2 paths.root=/proc/nowhere": "hydra.sweep.dir=/proc/nowh … cannot be created",

@@ -97,6 +97,11 @@ def _reject_overrides(parsed: list[Override], chosen: Chosen) -> None:
         if is_list and (options := choices(key)):
             one = next((str(name) for name in value if str(name) in options), options[0])
             raise UserError(f"{key}={text(value)}: takes one, such as {key}={one}")
+        if key == "paths.run":
+            where = override("hydra.run.dir", text(value))
+            raise UserError(
+                f"{key}={text(value)}: is the run directory; leave it out, or use {where}"
+            )
         if key in FACTS and (fact := chosen.values.get(key)) not in (None, value):
             raise UserError(
                 f"{key}={text(value)}: is {fact} for this strategy, and not a choice; leave it "

@@ -45,7 +45,9 @@ class Trainer(Config):
     max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no limit.")
     min_steps: Count | None = Field(None, description="The minimal number of optimizer steps.")
     max_time: Mapping[str, float] | Time | None = Field(None, description="Such as {hours:12}.")
-    accumulate_grad_batches: int = Field(1, ge=1, description="Sum gradients over k batches.")
+    accumulate_grad_batches: int = Field(
+        1, ge=1, le=2**31, description="Sum gradients over k batches."
+    )
     gradient_clip_val: Annotated[float, Field(ge=0)] | None = Field(
         None, description="Clip gradients to this norm or value."
     )

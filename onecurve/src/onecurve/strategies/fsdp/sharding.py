@@ -58,7 +58,9 @@ class Sharding(NamedTuple):
         kept = last_units(module, units) if self.options.reshard_after_forward == "auto" else []
         for unit in units:
             if not isinstance(unit, FSDPModule):
-                self._shard(unit, mesh, low, frees and unit not in kept)
+                # A teacher has no backward pass, which would free it before its weights change.
+                is_frozen = not any(parameter.requires_grad for parameter in unit.parameters())
+                self._shard(unit, mesh, low, is_frozen or (frees and unit not in kept))
         units = [part for part in module.modules() if isinstance(part, FSDPModule)]
         held = {parameter for unit in units for parameter in unit.parameters()}
         held |= scalars_of(module)
