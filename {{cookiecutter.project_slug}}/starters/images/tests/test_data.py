@@ -63,7 +63,7 @@ def test_a_batch_becomes_the_input_and_back() -> None:
     module = load("digits")
     images, labels = next(iter(module.val_dataloader()))
     inputs, targets = module.on_after_batch_transfer((images, labels), 0)
-    assert targets is labels and module.on_after_batch_transfer(inputs, 0) is inputs
+    assert [targets is labels, module.on_after_batch_transfer(inputs, 0) is inputs] == [True, True]
     torch.testing.assert_close(inputs, (images / 255 - module.mean) / module.std)
     torch.testing.assert_close(module.denormalize(inputs), images / 255, atol=1e-6, rtol=0)
     with pytest.raises(UserError, match=r"^channels=3.*use channels=1"):
