@@ -167,6 +167,6 @@ def _is_of(state: Mapping[str, Any], optimizer: Optimizer) -> bool:
     groups = state["param_groups"]
     if len(groups) != len(optimizer.param_groups):
         return False
-    saved, here = set(groups[0]), set(optimizer.param_groups[0])
+    saved, here = (set(each[0]) if each else set() for each in (groups, optimizer.param_groups))
     # A newer release of PyTorch may have one more argument, and fills it in.
     return set(optimizer.defaults) <= saved or saved <= here
