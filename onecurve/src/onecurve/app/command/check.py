@@ -98,10 +98,8 @@ def _reject_overrides(parsed: list[Override], chosen: Chosen) -> None:
             one = next((str(name) for name in value if str(name) in options), options[0])
             raise UserError(f"{key}={text(value)}: takes one, such as {key}={one}")
         if key == "paths.run":
-            where = override("hydra.run.dir", text(value))
-            raise UserError(
-                f"{key}={text(value)}: is the run directory; leave it out, or use {where}"
-            )
+            instead = f"leave it out, or use {override('hydra.run.dir', text(value))}"
+            raise UserError(f"{key}={text(value)}: is the run directory; {instead}")
         if key in FACTS and (fact := chosen.values.get(key)) not in (None, value):
             raise UserError(
                 f"{key}={text(value)}: is {fact} for this strategy, and not a choice; leave it "

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -53,6 +53,7 @@ from .sharding import (
     reshard,
     set_plain_factories,
     steps_as_forward,
+    trains,
 )
 from .state import gather
 
@@ -122,7 +123,7 @@ class ShardedSteps:
     def connected(self, task: LightningModule) -> Iterator[None]:
         """Replace calls of the network for the length of a fit or an evaluation."""
         self._units = [part for part in task.modules() if isinstance(part, FSDPModule)]
-        self._trained = {unit for unit in self._units if unit is not task and _trains(unit)}
+        self._trained = {unit for unit in self._units if unit is not task and trains(unit)}
         ranks = self._setting.ranks
         if ranks.sizes.data_parallel > 1 and ranks.sizes.pipeline == 1:
             self._compared = TrainedParameters(task, self._setting.name, ranks)
@@ -189,7 +190,7 @@ class ShardedSteps:
         As Lightning's `toggle_optimizer`, or a GAN that freezes its critic. If the unit stayed
         gathered, the step would unfreeze the copies, and what is sharded would stay frozen.
         """
-        if not _trains(unit):
+        if not trains(unit):
             unit.reshard()
 
     def _backward_begins(self, _: Tensor) -> None:
@@ -230,7 +231,3 @@ class Shards(State):
     def _gathered(self, state: dict[str, Any]) -> dict[str, Any]:
         gathered: dict[str, Any] = gather(state, self._keeps)
         return gathered
-
-
-def _trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())

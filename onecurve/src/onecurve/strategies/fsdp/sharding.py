@@ -59,8 +59,7 @@ class Sharding(NamedTuple):
         for unit in units:
             if not isinstance(unit, FSDPModule):
                 # A teacher has no backward pass, which would free it before its weights change.
-                is_frozen = not any(parameter.requires_grad for parameter in unit.parameters())
-                self._shard(unit, mesh, low, is_frozen or (frees and unit not in kept))
+                self._shard(unit, mesh, low, not trains(unit) or (frees and unit not in kept))
         units = [part for part in module.modules() if isinstance(part, FSDPModule)]
         held = {parameter for unit in units for parameter in unit.parameters()}
         held |= scalars_of(module)
@@ -216,6 +215,11 @@ def set_plain_factories(module: nn.Module) -> None:
             plain = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
             for name in ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"):
                 setattr(parameter, name, getattr(plain, name))
+
+
+def trains(module: nn.Module) -> bool:
+    """Whether any parameter of a module is trained."""
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def is_sharded(module: nn.Module) -> bool:
