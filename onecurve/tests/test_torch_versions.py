@@ -15,8 +15,8 @@ from gpu_check.tasks import small_tokens, small_transformer
 from zoo import data, tasks
 
 from onecurve import FSDP, Pipeline, Single, UserError, mesh, parity, torch_versions
+from onecurve.errors import in_python
 from onecurve.torch_versions import TABLE, too_old
-from onecurve.wording import in_python
 
 HERE = tuple(map(int, torch.__version__.split(".")[:2]))
 

@@ -21,8 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, dataclass_transfo
 from pydantic import Field
 
 from .config_model import Config, fields
-from .errors import UserError
-from .wording import STRATEGIES
+from .errors import STRATEGIES, UserError
 
 P = ParamSpec("P")
 Instance = TypeVar("Instance")

@@ -28,11 +28,11 @@ from torch.distributed.tensor._redistribute import (
 )
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
+from onecurve.errors import PROJECT
 from onecurve.launch import agent, worker
 from onecurve.launch.addresses import HOST, listening_store
 from onecurve.launch.context import unless_stopped
 from onecurve.launch.forkserver import end_with_the_parent, warm_up
-from onecurve.wording import PROJECT
 
 # What a run leaves behind grows.
 MOST_RUNS = 60

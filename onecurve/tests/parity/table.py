@@ -18,11 +18,10 @@ import torch.distributed as dist
 import warm_ranks
 from cases import CASES, SECTIONS, STRATEGIES, Case, Cell
 
-from onecurve.errors import user_error_behind
+from onecurve.errors import for_reader, user_error_behind
 from onecurve.launch.addresses import HOST
 from onecurve.machine import unchanged_environment
 from onecurve.testing import assert_parity
-from onecurve.wording import for_reader
 
 PAGE = Path(__file__).parents[2] / "docs/exact.md"
 START = "<!-- printed by tests/parity/table.py from cases.py -->\n"

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from ..arguments import configured_by
 from ..compat.of_torch import BatchNorm, batch_norm_statistics
 from ..errors import UserError
-from ..optim.steps import steps_done, steps_in_all
+from ..optim.schedulers import steps_done, steps_in_all
 from ..strategies.batchnorm import Call, computed_by, normalized, over_ranks
 from .average import Averaging
 from .options import StochasticWeightAveragingOptions

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ..arguments import configured_by
 from ..compat.of_torch import tensor_leaves, tree_map_only
 from ..errors import UserError
-from ..optim.steps import steps_done
+from ..optim.schedulers import steps_done
 from .options import NanGuardOptions
 
 # Where a value is not finite: 0 for inputs of the network, 1 for parameters, 2 for outputs of a

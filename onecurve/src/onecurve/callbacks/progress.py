@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 
-from ..optim.steps import steps_done, steps_in_all
+from ..optim.schedulers import steps_done, steps_in_all
 from ..strategies.strategy import OneCurve
 
 SECONDS_OF_A_WINDOW = 0.5

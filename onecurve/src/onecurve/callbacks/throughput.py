@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..arguments import configured_by
-from ..optim.steps import steps_done
+from ..optim.schedulers import steps_done
 from .options import ThroughputOptions
 
 

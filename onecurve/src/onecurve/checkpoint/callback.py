@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..arguments import configured_by
 from ..compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
-from ..optim.steps import steps_done
+from ..optim.schedulers import steps_done
 from .options import BestAndLastOptions
 from .remote import LAST, is_address, reject_unwritable
 

@@ -1,5 +1,10 @@
-"""The server from which ranks are forked, which has imported all packages once."""
+"""The server from which ranks are forked, which has imported all packages once.
 
+This module is the first that the server imports itself, and begins it there (`_begin_server`).
+"""
+
+import ctypes
+import gc
 import multiprocessing
 import os
 import shutil
@@ -7,14 +12,18 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
+from functools import partial
 from multiprocessing import resource_tracker, util
+from types import TracebackType
 
 from ..errors import UserError
-from ..machine import signals_blocked, unchanged_environment
+from ..machine import SIGNALS, signals_blocked, unchanged_environment
+from .process import QuickExit
 
 # Imported in this order; packages that are not installed are skipped.
 PRELOADED = (
-    "onecurve.launch.forkserver_start",
+    "onecurve.launch.forkserver",
     "hydra",
     "onecurve.compat.torchmetrics_without_scipy",
     "lightning.pytorch",
@@ -26,7 +35,8 @@ PRELOADED = (
 # The path of a socket has at most 107 bytes, including two components that multiprocessing adds.
 LONGEST_FOLDER = 60
 SHORT_FOLDER = "/tmp"
-CLIENT = "ONECURVE_FORKSERVER_CLIENT"  # the process that starts the server, for forkserver_start
+CLIENT = "ONECURVE_FORKSERVER_CLIENT"  # the process that starts the server, which it tells that
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>; children do not inherit what it sets
 WARNINGS, QUIET_TRACKER = "PYTHONWARNINGS", "ignore:resource_tracker"
 
 # Parts of error lines.
@@ -53,7 +63,7 @@ def warm_up() -> None:
     search = [name for name in ("optuna",) if name in sys.modules]
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *search])
     # Ranks need both until they have saved: no signal to all processes of the run is to end them.
-    # Children of the server unblock signals in forkserver_start.
+    # Children of the server unblock signals.
     # What a command that is killed has left, the tracker removes without a word.
     quiet = {WARNINGS: ",".join(filter(None, (os.environ.get(WARNINGS), QUIET_TRACKER)))}
     with signals_blocked(), unchanged_environment((WARNINGS,), quiet):
@@ -86,3 +96,41 @@ def end_with_the_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _begin_server(client: int) -> None:
+    """Set up how the server ends, and how its children begin.
+
+    It ends at once when its last client is gone: on Linux also while it still imports, of which a
+    busy machine may make minutes. It was started with signals blocked; its children unblock them.
+    """
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != client:  # it has ended before
+            os._exit(0)
+        # It is the end of the thread that started it which kills: not once there are ranks, of
+        # others.
+        os.register_at_fork(before=partial(prctl, PR_SET_PDEATHSIG, 0))
+    QuickExit(status=0)
+    os.register_at_fork(after_in_child=_begin_rank)
+
+
+def _begin_rank() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    # Imported objects stay alive: the garbage collector need not visit them.
+    gc.freeze()
+    sys.excepthook = _show_unless_parent_is_gone
+
+
+def _show_unless_parent_is_gone(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Hide the error of a child that finds no semaphore: its parent was stopped before it began."""
+    last = traceback.extract_tb(trace)[-1:]
+    if kind is not FileNotFoundError or not last or "synchronize" not in last[0].filename:
+        sys.__excepthook__(kind, error, trace)
+
+
+if client := os.environ.pop(CLIENT, None):
+    _begin_server(int(client))

@@ -22,9 +22,8 @@ import torch
 from torch import distributed
 
 from .. import machine
-from ..errors import UserError, chain, show_frames_of_the_project, user_error_behind
+from ..errors import PROJECT, UserError, chain, show_frames_of_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, unchanged_environment
-from ..wording import PROJECT
 from .addresses import HOST, OF_AGENTS, gloo_on_loopback, listening_store
 from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .forkserver import end_with_the_parent

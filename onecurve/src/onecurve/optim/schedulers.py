@@ -1,12 +1,14 @@
 """Learning-rate schedules, as the `lr_scheduler` dictionaries that Lightning takes.
 
 All have one signature: `total_steps` is the number of optimizer steps in the run; `monitor` and
-`mode` (min or max) are the metric of the task that a schedule may react to.
+`mode` (min or max) are the metric of the task that a schedule may react to. The steps of a run, by
+which everything that is due every so many steps is counted, are `steps_done` and `steps_in_all`.
 """
 
 import math
 from typing import Any
 
+from lightning.pytorch import Trainer
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
@@ -96,3 +98,25 @@ def finite_steps(name: str, total_steps: float) -> int:
             "set trainer.max_epochs or trainer.max_steps, or use scheduler=none"
         )
     return max(1, int(total_steps))
+
+
+def steps_done(trainer: Trainer) -> int:
+    """The steps of the run so far; of a task that steps its optimizers by hand, its batches.
+
+    Lightning's `global_step` counts the steps of each optimizer then.
+    """
+    if trainer.lightning_module.automatic_optimization:
+        return trainer.global_step
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+    return int(batches.processed)
+
+
+def steps_in_all(trainer: Trainer) -> float:
+    """The steps of the whole run, as `steps_done` counts them, as far as is known."""
+    steps, most = trainer.global_step, trainer.max_steps
+    if trainer.lightning_module.automatic_optimization or most < 0 or not steps:
+        return trainer.estimated_stepping_batches
+    # The run ends after so many steps of all optimizers together.
+    epochs = math.inf if trainer.max_epochs == -1 else trainer.max_epochs or 1
+    batches = math.ceil(most * steps_done(trainer) / steps)
+    return min(trainer.num_training_batches * epochs, batches)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..wording import for_reader
+from ..errors import for_reader
 
 if TYPE_CHECKING:
     from .runs import Watch

@@ -45,8 +45,8 @@ from ..strategies.batchnorm import is_exact
 from ..strategies.callback_api import CallbackAPI
 from ..strategies.dp import DP
 from ..strategies.mesh.sizes import Sizes
+from ..strategies.prepare import ignores_labels, weighs
 from ..strategies.single import Single
-from ..strategies.weight import ignores_labels, weighs
 from .result import (
     GRADIENT,
     LATE_PARTS,

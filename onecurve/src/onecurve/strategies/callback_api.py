@@ -37,7 +37,7 @@ from ..errors import UserError, say, some_of
 from .clip import global_norm
 from .collectives import gather_uneven, reject_unlike, shapes_of_all
 from .context_parallel import positions
-from .drift import Drift
+from .differences import Drift
 from .fsdp.state import load_full_state, shard_optimizer_state
 from .full_parameters import full_parameters
 from .mesh.ranks import Ranks, gather_objects

@@ -28,11 +28,10 @@ from ..batch.resume import TrainingEpochs
 from ..batch.share import Share
 from ..compat.of_lightning import ends_batch
 from ..compat.patches import replaced
-from .first_step import FirstStep
+from .differences import FirstStep
 from .mesh.ranks import Ranks
-from .prepare import Prepared, PreparedEarly
+from .prepare import Prepared, PreparedEarly, Window, no_loss, rows, weighs, weight_of
 from .step_log import StepLog, metrics_kept
-from .weight import Window, no_loss, rows, weighs, weight_of
 
 if TYPE_CHECKING:
     from .parallelism import Applied

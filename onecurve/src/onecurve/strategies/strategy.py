@@ -35,17 +35,24 @@ from .ac_compile import Compiled, apply_ac_and_compile, variants_kept
 from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
-from .drift import drift_of
+from .differences import drift_of
 from .fsdp.state import replacements_noted, swap_sharded_parameters
 from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .mesh.ranks import laid_out, stream_of
 from .options import StrategyOptions
 from .parallelism import Parallelism, Setting
 from .pipeline.remote import restore
-from .returned import Outputs, reject_without_gradient, report_no_optimizer
 from .step import StepContext, Steps, run_step
 from .step_log import syncing_over
-from .unsupported import ManualBackward, explain_error, manual_backward, reject_scaled_rows
+from .unsupported import (
+    ManualBackward,
+    Outputs,
+    explain_error,
+    manual_backward,
+    reject_scaled_rows,
+    reject_without_gradient,
+    report_no_optimizer,
+)
 
 
 class OneCurve(CallbackAPI):

@@ -1,25 +1,30 @@
 """What several ranks cannot train as one process does: rejected, in one line.
 
-Modules, optimizers and losses are rejected before a step where they can be recognised; an error of
-PyTorch in a step becomes a line that tells the author of a task what to change. A backward pass of
-manual optimization is `self.manual_backward`, as Lightning asks.
+Modules, optimizers, losses and what else a method of a task returns are rejected before they do
+harm, where they can be recognised; an error of PyTorch in a step becomes a line that tells the
+author of a task what to change. A backward pass of manual optimization is `self.manual_backward`,
+as Lightning asks.
 """
 
+import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from traceback import extract_tb
+from types import CodeType
 from typing import Any
 
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer, Rprop
 
+from ..compat.of_lightning import have_no_optimizer
 from ..compat.of_torch import hooked
-from ..errors import UserError, in_short, of_the_project, some_of
+from ..errors import UserError, in_short, of_the_project, say, some_of
 from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.sizes import Sizes
@@ -225,3 +230,95 @@ def gradients_aside(parameters: Sequence[Tensor]) -> Iterator[None]:
     finally:
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
+
+
+class Outputs:
+    """Checks what `training_step` returns in automatic optimization."""
+
+    def __init__(self) -> None:
+        self._reported_none = False
+
+    def check(self, task: LightningModule, output: Any, strategy: str) -> None:
+        """Reject what is no loss; None skips a batch in one process, and is reported once."""
+        if not task.automatic_optimization:
+            return
+        _reject_output(task, output)
+        if output is not None or self._reported_none:
+            return
+        if task.trainer.world_size > 1:
+            raise UserError(
+                f"strategy={strategy}: training_step of {_name(task)} returned None, which skips a "
+                "batch in one process alone; return the loss times 0, or use strategy=single"
+            )
+        self._reported_none = True
+        say(
+            f"strategy={strategy}: {_where(task, 'training_step')} returned None, which skips a "
+            "batch; if that is not meant, return the loss"
+        )
+
+
+def reject_without_gradient(task: LightningModule, loss: Tensor) -> None:
+    """Reject a loss that no backward pass can begin with."""
+    if loss.requires_grad or is_overridden("backward", task):
+        return
+    raise UserError(
+        f"{_where(task, 'training_step')} returned a loss without a gradient; leave out .detach() "
+        "and torch.no_grad(), and compute it from parameters that are not frozen"
+    )
+
+
+def report_no_optimizer(task: LightningModule, optimizers: Iterable[Optimizer]) -> None:
+    """Say so if a task trains nothing."""
+    if not have_no_optimizer(optimizers):
+        return
+    name = "configure_optimizers"
+    is_own = is_overridden(name, task)
+    what = f"{_where(task, name)} returned None" if is_own else f"{_name(task)} has no {name}"
+    say(f"{what}: nothing is trained; return an optimizer, such as torch.optim.Adam(...)")
+
+
+def _reject_output(task: LightningModule, output: Any) -> None:
+    loss = output
+    if isinstance(output, Mapping):
+        loss = output.get("loss")
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return
+    step = _where(task, "training_step")
+    if output is None:
+        code = _code(task, "training_step")
+        if code is not None and _returns_nothing(code):
+            raise UserError(f"{step} returns nothing; end it with `return loss`")
+    elif loss is None:
+        keys = ", ".join(map(str, output)) or "none"
+        raise UserError(f"{step} returned a dict without a loss (keys: {keys}); add 'loss'")
+    elif isinstance(loss, Tensor):
+        raise UserError(
+            f"{step} returned a tensor of shape {tuple(loss.shape)}, and a loss is one number; "
+            "return its .mean()"
+        )
+    else:
+        given = f"{type(loss).__name__} ({in_short(loss, 30)})"
+        raise UserError(f"{step} returned a {given}; return the loss as a tensor, without .item()")
+
+
+def _name(task: LightningModule) -> str:
+    return type(task).__name__
+
+
+def _where(task: LightningModule, method: str) -> str:
+    code = _code(task, method)
+    at = "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+    return f"{method} of {_name(task)}{at}"
+
+
+def _code(task: LightningModule, method: str) -> CodeType | None:
+    function = inspect.unwrap(getattr(type(task), method))
+    return getattr(function, "__code__", None)
+
+
+def _returns_nothing(code: CodeType) -> bool:
+    """Whether its source has no `return` with a value, not even in a comment."""
+    try:
+        return re.search(r"\breturn\b[ \t]*[^\s#]", inspect.getsource(code)) is None
+    except OSError:
+        return False  # its source is not there

@@ -14,8 +14,8 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
+from ..errors import PROJECT
 from ..machine import unchanged_environment
-from ..wording import PROJECT
 
 
 @dataclass

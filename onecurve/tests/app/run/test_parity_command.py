@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import onecurve
+from onecurve.errors import in_python
 from onecurve.launch import agent
 from onecurve.parity import result
 from onecurve.strategies.callback_api import CallbackAPI
 from onecurve.testing import assert_parity
-from onecurve.wording import in_python
 
 
 class Plain(Small):

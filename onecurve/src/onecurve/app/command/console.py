@@ -6,9 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from ...errors import UserError, stop
+from ...errors import PROJECT, UserError, stop
 from ...spelling import nearest
-from ...wording import PROJECT
 from .main import run
 from .resolvers import CONSOLE
 

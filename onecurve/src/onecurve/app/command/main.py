@@ -21,8 +21,7 @@ from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...errors import UserError
-from ...wording import PROJECT
+from ...errors import PROJECT, UserError
 
 if TYPE_CHECKING:
     from ...compat.of_hydra import Application

@@ -7,8 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ...errors import UserError
-from ...wording import PROJECT
+from ...errors import PROJECT, UserError
 from ..metric_names import better
 
 LONGEST_NAME = 120

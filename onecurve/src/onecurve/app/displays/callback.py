@@ -18,7 +18,7 @@ from ...arguments import configured_by
 from ...batch.random import draw_from, global_seed, kept_state
 from ...errors import UserError, say
 from ...figures import image_grid
-from ...optim.steps import steps_done
+from ...optim.schedulers import steps_done
 from .classification import Confusion, confusion_matrix
 from .images import as_arrays, class_names, labelled, pictures, titles
 from .options import Options

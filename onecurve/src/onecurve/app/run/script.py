@@ -32,7 +32,7 @@ from ...launch.context import (
     Stopped,
     diverged,
 )
-from ...optim.steps import steps_done
+from ...optim.schedulers import steps_done
 from ...strategies.strategy import OneCurve
 from . import record
 from .closing import show_metrics, show_training

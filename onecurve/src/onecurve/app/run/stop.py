@@ -27,7 +27,7 @@ from ...compat.of_lightning import (
 )
 from ...launch.context import STOPPING, Stopped
 from ...machine import SIGNALS
-from ...optim.steps import steps_done
+from ...optim.schedulers import steps_done
 
 
 class StopOnSignal(Checkpoint):

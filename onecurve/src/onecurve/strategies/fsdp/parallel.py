@@ -29,7 +29,7 @@ from ...compat.of_torch import (
 from ...compat.patches import replaced
 from ...torch_versions import require
 from ..collectives import with_hook
-from ..drift import TrainedParameters
+from ..differences import TrainedParameters
 from ..full_parameters import sharded_data
 from ..layout import Part
 from ..mesh.sizes import Sizes

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ...checkpoint.lazy_tensors import model_state_here
 from ...compat.of_torch import tree_map_only, version_of
 from ...errors import UserError
-from ..drift import SUMS, sums_of
+from ..differences import SUMS, sums_of
 
 
 def gather(state: Any, keep: bool) -> Any:

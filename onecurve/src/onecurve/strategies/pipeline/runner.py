@@ -26,10 +26,9 @@ from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..collectives import with_hook
 from ..context_parallel import gather_outputs, shard_sequences, working_on
-from ..prepare import Prepared
-from ..returned import reject_without_gradient
+from ..prepare import Prepared, weight_of
 from ..step import StepContext
-from ..weight import weight_of
+from ..unsupported import reject_without_gradient
 from .fill_drain import through_stages
 from .gradients import Stash, layers_used_outside_network, scaler_of
 from .partition import Stages

@@ -19,7 +19,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from ...compat.of_torch import BatchNorm, tree_leaves, tree_map_only
 from ...torch_versions import require
-from ..weight import no_loss
+from ..prepare import no_loss
 from .limits import SCHEDULES, split
 from .partition import Stages
 from .shapes import Tensors, as_tuple, call_layer

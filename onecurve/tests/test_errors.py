@@ -8,8 +8,7 @@ from several_fits import Small
 from torch import nn
 
 import onecurve
-from onecurve.errors import UserError
-from onecurve.wording import PROJECT, in_python
+from onecurve.errors import PROJECT, UserError, in_python
 
 
 class HasUnused(Small):
