@@ -18,7 +18,7 @@ LIBRARY := onecurve
 HERE := OMP_NUM_THREADS=1 $(BIN)/python -m
 # The library is edited, linted, typed and tested where it lies: no bake.
 IN_LIBRARY := cd $(LIBRARY) && PYTHONPATH='$(CURDIR)/$(LIBRARY)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
-BENCHMARKS ?= startup epoch pipeline memory ways_in meshes planner faults sweep fuzz_commands
+BENCHMARKS ?= startup epoch pipeline memory meshes planner faults sweep
 # Tests meet what Python does by itself: it compiles what it imports, and keeps lines back that no terminal shows.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 # Compiled at once, so that the first start is as fast as the second.

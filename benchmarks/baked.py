@@ -1,4 +1,4 @@
-"""What benchmarks share: runs of `train.py` of the project in build/, ratios, and rows of a table.
+"""What benchmarks share: runs of `train.py` of the project in build/, ratios, and tables.
 
 Runs are made again and again in one process, as in the project's own tests: torch is imported once,
 and ranks are forked from one warm server.
@@ -75,6 +75,12 @@ def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
 
 
-def print_row(name: str, *cells: object, first: int = 10, width: int = 12) -> None:
-    """A line of a table at once: a first column of words, others of numbers."""
-    print(f"{name:{first}}" + "".join(f"{cell!s:>{width}}" for cell in cells), flush=True)
+def print_head(*cells: object) -> None:
+    """The first lines of a table in Markdown, as in RESULTS.md."""
+    print_row(*cells)
+    print_row(*["---"] * len(cells))
+
+
+def print_row(*cells: object) -> None:
+    """A line of it, at once."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)

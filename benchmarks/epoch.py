@@ -9,20 +9,18 @@ included. They alternate in one process, so that a machine that slows down slows
 
     python benchmarks/epoch.py [ROUNDS]
 
-Prints, for each network and loop, the median of the ratios round by round: of the time that passed,
-and of the processor's (which other work on a machine changes less). Exit status 1 if a ratio of
-time that passed is above its limit.
+Prints, for each network and loop, the median of the ratios round by round. Exit status 1 if one is
+above its limit.
 """
 
-import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from baked import folder_for_runs, median_ratio, train
+from baked import folder_for_runs, median_ratio, print_head, print_row, train
 from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
@@ -46,43 +44,18 @@ TASK = (
 )
 
 
-class Seconds(NamedTuple):
-    """How long something took."""
-
-    passed: float
-    processor: float
-
-
-def now() -> Seconds:
-    """A point in time."""
-    return Seconds(time.perf_counter(), time.process_time())
-
-
-def since(before: Seconds) -> Seconds:
-    """What has gone by."""
-    return Seconds(*(later - earlier for later, earlier in zip(now(), before, strict=True)))
-
-
 class Stopwatch(Callback):
     """Times training from the first batch to the end, when other callbacks have seen it end."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The first batch is about to be read."""
-        self.started = now()
+        self.started = time.perf_counter()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """All other callbacks have seen the last epoch end."""
-        file = Path(trainer.default_root_dir) / "seconds.json"
-        file.write_text(json.dumps(since(self.started)))
+        seconds = time.perf_counter() - self.started
+        (Path(trainer.default_root_dir) / "seconds").write_text(str(seconds))
 
 
-def by_project(model: str) -> tuple[Seconds, Path]:
-    """Seconds of one epoch by the project, and its run directory."""
-    run = train(*TASK, f"model={model}", f"data.image_size={IMAGE_SIZE[model]}")
-    return Seconds(*json.loads((run / "seconds.json").read_text())), run
-
-
-def by_hand(run: Path, fused: bool | None) -> Seconds:
+def by_hand(run: Path, fused: bool | None) -> float:
     """Seconds of one epoch by the shortest correct loop, of what a run has trained."""
     cfg: Any = OmegaConf.load(run / "config.yaml")
     data = instantiate(cfg.data)
@@ -93,39 +66,36 @@ def by_hand(run: Path, fused: bool | None) -> Seconds:
     options = {key: cfg.optimizer[key] for key in ("lr", "weight_decay", "eps")}
     optimizer = torch.optim.AdamW(network.parameters(), fused=fused, **options)
     mean, std = cfg.data.mean[0], cfg.data.std[0]
-    started = now()
+    started = time.perf_counter()
     for index in torch.randperm(len(images)).split(cfg.data.batch_size):
         inputs = (images[index].float() / 255 - mean) / std
         loss = F.cross_entropy(network(inputs), labels[index])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return since(started)
+    return time.perf_counter() - started
 
 
-def main(rounds: int) -> int:
+def main(rounds: int = 7) -> int:
     """Measure, print, and say whether the limits hold."""
     held = True
+    print_head("network", "optimizer of the loop", "project / hand-written loop", "limit")
     for model, limits in LIMITS.items():
-        taken: dict[str, list[Seconds]] = {"project": [], **{name: [] for name in limits}}
+        project: list[float] = []
+        loops: dict[str, list[float]] = {name: [] for name in limits}
         for _ in range(rounds + 1):
-            seconds, run = by_project(model)
-            taken["project"].append(seconds)
-            for name in limits:
-                taken[name].append(by_hand(run, FUSED[name]))
+            run = train(*TASK, f"model={model}", f"data.image_size={IMAGE_SIZE[model]}")
+            project.append(float((run / "seconds").read_text()))
+            for name, seconds in loops.items():
+                seconds.append(by_hand(run, FUSED[name]))
         for name, limit in limits.items():
             # The first round also warms up caches.
-            ours, theirs = taken["project"][1:], taken[name][1:]
-            passed = median_ratio([s.passed for s in ours], [s.passed for s in theirs])
-            processor = median_ratio([s.processor for s in ours], [s.processor for s in theirs])
-            held &= passed <= limit
-            print(
-                f"{model:6} project / hand-written loop, {name:7} optimizer: {passed:.2f} of the "
-                f"time, {processor:.2f} of the processor's; medians of {rounds}, limit {limit:.2f}"
-            )
+            ratio = median_ratio(project[1:], loops[name][1:])
+            held &= ratio <= limit
+            print_row(model, name, f"{ratio:.2f}", f"{limit:.2f}")
     return 0 if held else 1
 
 
 if __name__ == "__main__":
     with folder_for_runs():
-        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 7))
+        sys.exit(main(*map(int, sys.argv[1:])))

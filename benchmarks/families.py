@@ -21,19 +21,19 @@ import argparse
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import baked  # noqa: F401  # warm_ranks can be imported with it
+import baked  # before warm_ranks, which lies where it looks
 import torch
 import torch.distributed as dist
 import warm_ranks
+from held import local_bytes
 from lightning.pytorch import Callback, Trainer
-from memory import local_bytes
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -47,6 +47,7 @@ except ModuleNotFoundError as error:
     sys.exit(f"{error.name} is missing: type .venv/bin/uv pip install transformers timm")
 
 LIMIT = 1e-11
+BYTES = "Bytes of parameters on the rank with the most, by those of one process"
 STEPS, BATCH = 6, 8
 
 
@@ -102,18 +103,11 @@ class Held(Callback):
 
 
 class Cell(NamedTuple):
-    """What was found: a difference and a share of one process's bytes; or what went wrong."""
+    """A difference, and a share of one process's bytes; or what went wrong."""
 
-    apart: float = 0.0
-    held: float = 0.0
+    difference: str
+    held: str = "-"
     wrong: str = ""
-    is_rejected: bool = False
-
-    def shown(self) -> str:
-        """In the first table."""
-        if self.wrong:
-            return "rejected" if self.is_rejected else "wrong"
-        return f"{self.apart:.1e}"
 
 
 def cell(row: str, column: str) -> Cell:
@@ -135,31 +129,31 @@ def cell(row: str, column: str) -> Cell:
         return tuple(DataLoader(samples(), BATCH) for _ in range(2))  # type: ignore[arg-type]
 
     options = {"accelerator": "cpu", "devices": ranks, "callbacks": [Held()]}
-    try:
-        with in_float64():
-            found = compare_in_rank(
-                Comparison(make_task, make_data, strategy, options, STEPS, LIMIT, seed=0)
-            )
-    except onecurve.UserError as error:
-        return Cell(wrong=str(error), is_rejected=True)
+    with in_float64():
+        found = compare_in_rank(
+            Comparison(make_task, make_data, strategy, options, STEPS, LIMIT, seed=0)
+        )
     if not found.rows:  # of another rank than the first
-        return Cell()
+        return Cell("")
     table = "" if found.equal else found.table()
     if column in BY_SCHEDULE and not strategy.parallelisms[0].runner.ran_by_schedule:
         table = f"its steps ran by gpipe\n{table}"
-    apart = max(row.relative for row in found.rows)
-    return Cell(apart, made[0].held / made[-1].held, table)
+    difference = "wrong" if table else f"{max(row.relative for row in found.rows):.1e}"
+    return Cell(difference, f"{made[0].held / made[-1].held:.2f}", table)
 
 
-def found_in(row: str, column: str) -> Cell:
+def measured(row: str, column: str) -> Cell:
     """A cell, measured in ranks that stay from one to the next."""
-    ranks = COLUMNS[column].ranks
+    if column in BY_SCHEDULE and not ROWS[row].is_sequence:
+        return Cell("gpipe", "gpipe")  # as what is called block by block runs
     try:
-        return warm_ranks.run("families.cell", (row, column), processes=ranks)  # type: ignore[no-any-return]
-    except onecurve.UserError as error:  # of one rank alone
-        return Cell(wrong=str(error), is_rejected=True)
+        found = warm_ranks.run("families.cell", (row, column), processes=COLUMNS[column].ranks)
+    except onecurve.UserError as error:
+        found = Cell("rejected", wrong=str(error))
     except onecurve.RankFailed as error:
-        return Cell(wrong=f"failed: {error}")
+        found = Cell("wrong", wrong=f"failed: {error}")
+    print(f"{row}, {column}: {found}", file=sys.stderr, flush=True)
+    return found  # type: ignore[no-any-return]
 
 
 def main() -> int:
@@ -170,34 +164,17 @@ def main() -> int:
     asked = parser.parse_args()
     rows = [name for name in ROWS if any(word in name for word in asked.rows)]
     columns = [name for name in COLUMNS if any(word in name for word in asked.columns)]
-    found: dict[tuple[str, str], Cell] = {}
     # Column by column, so that ranks need not be started again.
-    for column, row in product(columns, rows):
-        if column in BY_SCHEDULE and not ROWS[row].is_sequence:
-            continue
-        found[row, column] = made = found_in(row, column)
-        print(f"{row}, {column}: {made}", file=sys.stderr, flush=True)
-
-    def print_table(shown: Callable[[Cell], str]) -> None:
-        print_line("network", columns)
-        print_line("---", ["---"] * len(columns))
+    found = {at: measured(*reversed(at)) for at in product(columns, rows)}
+    for title, field in (("", "difference"), (f"\n{BYTES}:\n", "held")):
+        print(title)
+        baked.print_head("network", *columns)
         for row in rows:
-            # What is called block by block runs by gpipe.
-            cells = [found.get((row, column)) for column in columns]
-            print_line(row, ("gpipe" if each is None else shown(each) for each in cells))
-
-    print_table(Cell.shown)
-    print("\nBytes of parameters on the rank with the most, by those of one process:\n")
-    print_table(lambda each: f"{each.held:.2f}" if each.held else "-")
-    wrong = {at: each.wrong for at, each in found.items() if each.wrong}
-    for (row, column), what in wrong.items():
+            baked.print_row(row, *(getattr(found[column, row], field) for column in columns))
+    wrong = {at: cell.wrong for at, cell in found.items() if cell.wrong}
+    for (column, row), what in wrong.items():
         print(f"\n{row}, {column}:\n{what}")
     return 1 if wrong else 0
-
-
-def print_line(first: str, cells: Iterable[str]) -> None:
-    """Of a table in Markdown."""
-    print(f"| {' | '.join([first, *cells])} |")
 
 
 if __name__ == "__main__":

@@ -25,13 +25,11 @@ class Trained(LightningModule):
         self.model = network
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss, logged."""
         loss = self.loss_of(batch)
         self.log("train", loss)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """The same."""
         self.log("val", self.loss_of(batch), on_epoch=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -43,7 +41,6 @@ class OfTransformers(Trained):
     """Takes the loss that its network makes."""
 
     def loss_of(self, batch: dict[str, Tensor]) -> Tensor:
-        """The mean loss of a batch."""
         loss: Tensor = self.model(**batch).loss
         return loss
 
@@ -57,7 +54,6 @@ class Classifies(Trained):
     """Has a loss of its own."""
 
     def loss_of(self, batch: dict[str, Tensor]) -> Tensor:
-        """The mean loss of a batch."""
         return F.cross_entropy(self.model(batch["inputs"]), batch["labels"])
 
 
@@ -65,7 +61,6 @@ class OfLayers(Classifies):
     """As the library's own tasks are: any schedule can take its loss."""
 
     def forward(self, inputs: Tensor) -> Any:
-        """What it predicts."""
         return self.model(inputs)
 
     def prepare(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -73,7 +68,6 @@ class OfLayers(Classifies):
         return batch["inputs"], batch["labels"]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Of what leaves the layers."""
         return F.cross_entropy(outputs, targets)
 
 
@@ -87,7 +81,6 @@ class Encoder(nn.Module):
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What it predicts."""
         is_padding = inputs == 0
         hidden = self.encoder(self.embed(inputs), src_key_padding_mask=is_padding)
         kept = hidden.masked_fill(is_padding[..., None], 0).sum(1) / (~is_padding).sum(1, True)
@@ -107,7 +100,6 @@ class Translator(nn.Module):
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What it predicts."""
         hidden = self.embed(inputs)
         logits: Tensor = self.head(self.transformer(hidden, hidden[:, :4]).mean(1))
         return logits
@@ -117,7 +109,6 @@ class Mean(nn.Module):
     """Over positions."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What it predicts."""
         return inputs.mean(1)
 
 
@@ -156,14 +147,13 @@ def of_transformers(
 def texts(labels: str = "ids", padded: bool = False) -> list[dict[str, Tensor]]:
     """Token ids, labels for each ("ids"), for some ("some") or for all together ("class")."""
     draws = torch.Generator().manual_seed(0)
+    at = torch.arange(LENGTH)
     samples = []
     for number in range(SAMPLES):
         ids = torch.randint(3, TOKENS, (LENGTH,), generator=draws)
-        is_text = torch.arange(LENGTH) < (4 + 3 * number % 7 if padded else LENGTH)
+        is_text = at < (4 + 3 * number % 7 if padded else LENGTH)
         ids = ids.where(is_text, 0)
-        counted = (
-            is_text & ((torch.arange(LENGTH) + number) % 3 == 0) if labels == "some" else is_text
-        )
+        counted = is_text & ((at + number) % 3 == 0) if labels == "some" else is_text
         sample = {"input_ids": ids, "labels": ids.where(counted, -100)}
         if labels == "class":
             sample["labels"] = ids.sum() % CLASSES
@@ -210,6 +200,11 @@ def row(name: str, labels: str = "ids", padded: bool = False, **settings: Any) -
     return Row(network, partial(texts, labels, padded))
 
 
+def of_layers(network: Callable[..., nn.Module], pixels: int = PIXELS, **settings: Any) -> Row:
+    """Of a network of images that is one sequence of layers."""
+    return Row(partial(network, **settings), partial(images, pixels=pixels), OfLayers)
+
+
 SMALL = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": DEPTH}
 SMALL |= {"num_attention_heads": HEADS, "intermediate_size": 2 * WIDTH}
 TOKEN_IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -219,6 +214,8 @@ NO_DROPOUT = dict.fromkeys(
 # What configurations of most networks call these; each takes the names that it knows.
 USUAL = {**SMALL, **TOKEN_IDS, **NO_DROPOUT, "max_position_embeddings": 16}
 LLAMA = partial(row, "LlamaForCausalLM", num_key_value_heads=2)
+GROUPED = partial(row, padded=True, num_key_value_heads=2)
+CLASSIFIER = partial(row, labels="class", padded=True, num_labels=CLASSES)
 GPT2 = partial(row, "GPT2LMHeadModel", n_inner=2 * WIDTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
 OF_T5 = {"d_model": WIDTH, "d_kv": 4, "d_ff": 2 * WIDTH, "num_layers": DEPTH, "num_heads": HEADS}
 OF_T5 |= {"dropout_rate": 0.0, "decoder_start_token_id": 0}
@@ -233,54 +230,38 @@ SWIN = {"patch_size": [2, 2], "window_size": [2, 2], "stochastic_depth_prob": 0.
 SWIN |= {"embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4], "num_classes": CLASSES}
 CONVNEXT = {"depths": (1, 1, 2, 1), "dims": (4, 8, 8, 8), "num_classes": CLASSES}
 
+VIT_OF_TRANSFORMERS = {"image_size": PIXELS, "patch_size": 4, "num_labels": CLASSES}
+
+# Padded or not, of tied or untied heads, some with gradient checkpointing.
+AGAIN = "padded, gradient checkpointing"
 ROWS = {
     "Llama": LLAMA(),
     "Llama, tied, padded": LLAMA(padded=True, tie_word_embeddings=True),
-    "Llama, padded, gradient checkpointing": LLAMA(padded=True, checkpointing=True),
-    "Mistral, padded": row(
-        "MistralForCausalLM", padded=True, num_key_value_heads=2, sliding_window=4
-    ),
-    "Qwen2, tied, padded": row(
-        "Qwen2ForCausalLM", padded=True, num_key_value_heads=2, tie_word_embeddings=True
-    ),
+    f"Llama, {AGAIN}": LLAMA(padded=True, checkpointing=True),
+    "Mistral, padded": GROUPED("MistralForCausalLM", sliding_window=4),
+    "Qwen2, tied, padded": GROUPED("Qwen2ForCausalLM", tie_word_embeddings=True),
     "GPT-2": GPT2(),
-    "GPT-2, padded, gradient checkpointing": GPT2(padded=True, checkpointing=True),
+    f"GPT-2, {AGAIN}": GPT2(padded=True, checkpointing=True),
     "GPT-2, untied, padded": GPT2(padded=True, untied=True),
     "BERT, masked tokens, padded": row("BertForMaskedLM", "some", padded=True),
-    "BERT, classes, padded, gradient checkpointing": row(
-        "BertForSequenceClassification", "class", True, num_labels=CLASSES, checkpointing=True
-    ),
-    "RoBERTa, classes, padded": row(
-        "RobertaForSequenceClassification", "class", padded=True, num_labels=CLASSES
-    ),
+    f"BERT, classes, {AGAIN}": CLASSIFIER("BertForSequenceClassification", checkpointing=True),
+    "RoBERTa, classes, padded": CLASSIFIER("RobertaForSequenceClassification"),
     "RoBERTa, masked tokens": row("RobertaForMaskedLM", "some"),
     "T5": T5(),
     "T5 1.1, untied, padded": T5(padded=True, untied=True, feed_forward_proj="gated-gelu"),
-    "T5, padded, gradient checkpointing": T5(padded=True, checkpointing=True),
+    f"T5, {AGAIN}": T5(padded=True, checkpointing=True),
     "BART, padded": row("BartForConditionalGeneration", padded=True, **BART),
     "ViT (transformers)": Row(
-        partial(
-            of_transformers,
-            "ViTForImageClassification",
-            image_size=PIXELS,
-            patch_size=4,
-            num_labels=CLASSES,
-        ),
+        partial(of_transformers, "ViTForImageClassification", **VIT_OF_TRANSFORMERS),
         partial(images, "pixel_values"),
     ),
     "nn.TransformerEncoderLayer in an nn.Sequential": Row(of_torch, token_rows, OfLayers),
     "nn.TransformerEncoder, padded": Row(Encoder, partial(token_rows, padded=True), Classifies),
     "nn.Transformer": Row(Translator, token_rows, Classifies),
-    "ViT (torchvision)": Row(
-        partial(torchvision.models.VisionTransformer, **VIT, **OF_TORCHVISION, mlp_dim=2 * WIDTH),
-        images,
-        OfLayers,
+    "ViT (torchvision)": of_layers(
+        torchvision.models.VisionTransformer, **VIT, **OF_TORCHVISION, mlp_dim=2 * WIDTH
     ),
-    "Swin (torchvision)": Row(
-        partial(torchvision.models.SwinTransformer, **SWIN), images, OfLayers
-    ),
-    "ViT (timm)": Row(partial(timm.models.VisionTransformer, **VIT, **OF_TIMM), images, OfLayers),
-    "ConvNeXt (timm)": Row(
-        partial(timm.models.ConvNeXt, **CONVNEXT), partial(images, pixels=2 * PIXELS), OfLayers
-    ),
+    "Swin (torchvision)": of_layers(torchvision.models.SwinTransformer, **SWIN),
+    "ViT (timm)": of_layers(timm.models.VisionTransformer, **VIT, **OF_TIMM),
+    "ConvNeXt (timm)": of_layers(timm.models.ConvNeXt, 2 * PIXELS, **CONVNEXT),
 }

@@ -10,8 +10,7 @@ weights and the curve of a run that nothing happened to, bit for bit.
 
 The table: how many injections, how many runs came to the right end, how many steps had to be made
 again (what was made between the last checkpoint and the fault), and how many ended otherwise.
-Exit status 1 if any did. The full disk is a small tmpfs where one can be mounted (by root), and a
-limit on the size of files elsewhere.
+Exit status 1 if any did. The full disk is a limit on the size of files.
 """
 
 import os
@@ -22,13 +21,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from baked import TRAIN, folder_for_runs, print_row
+from baked import TRAIN, folder_for_runs, print_head, print_row
 from lightning.pytorch import Callback
 from processes import Command, end
 
@@ -38,10 +36,10 @@ from onecurve.testing.runs import column
 STEPS = 42
 STEPS_BETWEEN_SAVES = 3
 SECONDS_AT_MOST = 120
-# Room for three checkpoints and the rest.
-DISK_BYTES = 24 << 20
-# What a file may grow to where no tmpfs can be mounted: checkpoints are larger, metrics.csv is not.
+# What a file may grow to once the disk is full: checkpoints are larger, metrics.csv is not.
 FILE_BYTES = 60_000
+# A step takes some hundredths of a second: a fault may be anywhere in it.
+SECONDS_OF_A_STEP = 0.05
 TASK = (
     "model=mlp",
     "data.image_size=8",
@@ -142,38 +140,33 @@ class Run(Command):
         with suppress(ProcessLookupError):
             os.kill(int((self.folder / f"pid-{rank}").read_text()), number)
 
+    def limit_files(self, rank: int) -> None:
+        """Let a rank write no large file any more, as on a full disk."""
+        pid = int((self.folder / f"pid-{rank}").read_text())
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+
     def said(self) -> str:
         """What it has printed."""
         return self.stdout.read_text() + self.stderr.read_text()
 
 
-class Result(NamedTuple):
-    """What came of one injection."""
-
-    lost_steps: int
-    wrong: str | None
-    """What is not as it should be."""
-
-
 class Injection:
-    """One run that something happens to.
+    """One run that something happens to; the moment is drawn.
 
     Args:
         strategy: Its strategy.
         kind: One of `KINDS`.
         draw: Where the moment comes from.
         folder: An empty folder.
-        seconds_a_step: How long a step takes, roughly.
     """
 
-    def __init__(
-        self, strategy: str, kind: str, draw: random.Random, folder: Path, seconds_a_step: float
-    ) -> None:
+    def __init__(self, strategy: str, kind: str, draw: random.Random, folder: Path) -> None:
+        folder.mkdir()
         self.strategy = strategy
         self.kind = kind
         self.folder = folder
         self.step = draw.randrange(1, STEPS)
-        self.delay = draw.uniform(0, 2 * seconds_a_step)
+        self.delay = draw.uniform(0, SECONDS_OF_A_STEP)
         self.rank = draw.randrange(RANKS[strategy])
         self.save = draw.randrange(1, STEPS // STEPS_BETWEEN_SAVES)
         self.share = draw.random()
@@ -191,7 +184,8 @@ class Injection:
         command.wait_for_step(self.step)
         time.sleep(self.delay)
         if self.kind == "full disk":
-            self._fill_the_disk()
+            for rank in range(RANKS[self.strategy]):
+                command.limit_files(rank)
         elif self.kind == "SIGTERM":
             command.send(self.rank, signal.SIGTERM)
         elif self.kind == "command killed":
@@ -199,7 +193,6 @@ class Injection:
         else:
             command.send(self.rank, signal.SIGKILL)
         status = command.status()
-        (self.folder / "filler").unlink(missing_ok=True)
         if self.kind == "cut short" and (newest := newest_checkpoint(self.run)[0]):
             os.truncate(newest, int(self.share * newest.stat().st_size))
         # 0: the run was at its end.
@@ -207,15 +200,13 @@ class Injection:
             return f"status {status}"
         return None
 
-    def result(self, reference: Path, injected: str | None) -> Result:
-        """Go on, and compare with the run that nothing happened to."""
-        begun = _step_in(self.folder)
+    def lost_steps(self) -> int:
+        """How many are to be made again."""
         newest = newest_checkpoint(self.run)[0]
         saved = torch.load(newest, weights_only=True)["global_step"] if newest else 0
-        lost = max(0, begun - saved)
-        return Result(lost, injected or self._resumed_as(reference))
+        return max(0, _step_in(self.folder) - saved)
 
-    def _resumed_as(self, reference: Path) -> str | None:
+    def resumed_as(self, reference: Path) -> str | None:
         """Resume it, and say what differs from the run that nothing happened to."""
         self.command = Run(self.folder, "resume=last")
         status = self.command.status()
@@ -234,16 +225,6 @@ class Injection:
         """The run directory."""
         return next(self.folder.glob("runs/*/*"))
 
-    def _fill_the_disk(self) -> None:
-        if os.path.ismount(self.folder):
-            with (self.folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
-                while file.write(bytes(4096)):
-                    pass
-        else:
-            for rank in range(RANKS[self.strategy]):
-                pid = int((self.folder / f"pid-{rank}").read_text())
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-
 
 def weights(run: Path) -> dict[str, Any]:
     """The network's weights at the end of a run."""
@@ -252,21 +233,8 @@ def weights(run: Path) -> dict[str, Any]:
     return state
 
 
-@contextmanager
-def disk(folder: Path, small: bool) -> Iterator[bool]:
-    """Make a folder, on a small disk of its own if that is asked for and can be had."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    mounted = small and subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def injure(strategy: str, injections: int, seed: int, root: Path) -> list[tuple[str, Result]]:
-    """Do all injections of a strategy, and print its row; return the kind and result of each."""
+def injure(strategy: str, injections: int, seed: int, root: Path) -> bool:
+    """Do all injections of a strategy, and print its row; whether each run came out right."""
     whole = root / strategy
     whole.mkdir()
     undisturbed = Run(whole, *TASK, f"strategy={strategy}")
@@ -275,29 +243,24 @@ def injure(strategy: str, injections: int, seed: int, root: Path) -> list[tuple[
     (reference,) = whole.glob("runs/*/*")
     assert len(column(reference, "train/loss")) == STEPS
     bytes_of_a_file = (reference / "checkpoints/last.ckpt").stat().st_size
-    events = [path.stat().st_mtime for path in (whole / "pid-0", whole / "step")]
-    seconds_a_step = (events[1] - events[0]) / STEPS
 
     kinds = [kind for kind in KINDS if not (kind == NOT_SINGLE and strategy == "single")]
     # So that a few for each strategy are all kinds in all.
     first = 2 * list(RANKS).index(strategy)
-    results: list[tuple[str, Result]] = []
+    lost, wrongs = [], 0
     for number in range(injections):
         kind = kinds[(first + number) % len(kinds)]
-        folder = root / f"{strategy}-{number}"
         draw = random.Random(f"{seed} {strategy} {number}")
-        with disk(folder, small=kind == "full disk"):
-            injection = Injection(strategy, kind, draw, folder, seconds_a_step)
-            result = injection.result(reference, injection.inject(bytes_of_a_file))
-            if result.wrong:
-                print(f"\n{strategy} {number}, {kind}, at step {injection.step}: {result.wrong}")
-                print(injection.command.said())
-        results.append((kind, result))
-    survived = sum(result.wrong is None for _, result in results)
-    lost = [result.lost_steps for _, result in results]
+        injection = Injection(strategy, kind, draw, root / f"{strategy}-{number}")
+        wrong = injection.inject(bytes_of_a_file)
+        lost.append(injection.lost_steps())
+        if wrong := wrong or injection.resumed_as(reference):
+            wrongs += 1
+            print(f"\n{strategy} {number}, {kind}, at step {injection.step}: {wrong}")
+            print(injection.command.said())
     median = f"{statistics.median(lost):g}"
-    print_row(strategy, injections, survived, median, max(lost), injections - survived, width=13)
-    return results
+    print_row(strategy, injections, injections - wrongs, median, max(lost), wrongs)
+    return not wrongs
 
 
 def _step_in(folder: Path) -> int:
@@ -313,17 +276,9 @@ def main(injections: int = 50, seed: int = 0, *strategies: str) -> int:
     # Those of processes that were killed are cleaned up by Python at the end, and it says so.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     with folder_for_runs() as root:
-        print_row("", "injections", "survived", "lost, median", "max", "wrong", width=13)
-        results = [
-            result
-            for name in strategies or RANKS
-            for result in injure(name, injections, seed, root)
-        ]
-    print("\nlost steps by kind: median, max")
-    for kind in KINDS:
-        if lost := [result.lost_steps for its_kind, result in results if its_kind == kind]:
-            print_row(kind, f"{statistics.median(lost):g}", max(lost), first=22)
-    return 0 if all(result.wrong is None for _, result in results) else 1
+        print_head("strategy", "injections", "survived", "steps made again", "most", "wrong")
+        right = [injure(name, injections, seed, root) for name in strategies or RANKS]
+    return 0 if all(right) else 1
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Source: A. Grattafiori et al., "The Llama 3 Herd of Models", 2024: grouped queri
 positions, SwiGLU, RMSNorm. A network on the meta device is enough for a plan.
 """
 
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import NamedTuple
 
@@ -47,7 +46,6 @@ class Attention(nn.Module):
         self.output = nn.Linear(shape.width, shape.width, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What is added to its inputs, or passed on."""
         query, key, value = (
             part(inputs).unflatten(-1, (-1, self.head_dim))
             for part in (self.query, self.key, self.value)
@@ -83,7 +81,6 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What is added to its inputs, or passed on."""
         outputs: Tensor = self.down(F.silu(self.gate(inputs)) * self.up(inputs))
         return outputs
 
@@ -98,19 +95,13 @@ class Llama(nn.Sequential):
         head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         super().__init__(in_order(embedding, blocks, norm(), head))
 
-    def tensor_plan(self) -> dict[str, str]:
-        """How ranks share its layers."""
-        return {
-            "embedding": "vocab",
-            "block*.attention.query": "colwise",
-            "block*.attention.key": "colwise",
-            "block*.attention.value": "colwise",
-            "block*.attention.output": "rowwise",
-            "block*.mlp.gate": "colwise",
-            "block*.mlp.up": "colwise",
-            "block*.mlp.down": "rowwise",
-            "head": "vocab",
-        }
+
+# How ranks share its layers, by the last part of their names.
+STYLES = {
+    **dict.fromkeys(("embedding", "head"), "vocab"),
+    **dict.fromkeys(("query", "key", "value", "gate", "up"), "colwise"),
+    **dict.fromkeys(("output", "down"), "rowwise"),
+}
 
 
 def planned(size: str, *, fused: bool = False, length: int = 8192) -> Network:
@@ -118,12 +109,8 @@ def planned(size: str, *, fused: bool = False, length: int = 8192) -> Network:
     with torch.device("meta"):
         net = Llama(SHAPES[size])
     tokens = torch.empty(1, length, dtype=torch.long, device="meta")
-    plan = {
-        name: style
-        for name, _ in net.named_modules()
-        for glob, style in net.tensor_plan().items()
-        if fnmatchcase(name, glob)
-    }
+    last = {name: name.rpartition(".")[2] for name, _ in net.named_modules()}
+    plan = {name: STYLES[word] for name, word in last.items() if word in STYLES}
     return Network(
         dict(net.named_children()),
         (tokens,),

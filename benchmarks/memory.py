@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from baked import folder_for_runs, train
+from baked import folder_for_runs, print_head, print_row, train
+from held import held, local_bytes
 from lightning.pytorch import Callback
 
 RANKS = 2
@@ -36,60 +37,40 @@ TASK = (
     "logger=csv",
     "+callbacks.count._target_=memory.Count",
 )
-STRATEGIES = {
-    "single": ("strategy=single",),
-    "ddp": ("strategy=ddp", f"trainer.devices={RANKS}"),
-    "fsdp": ("strategy=fsdp", f"trainer.devices={RANKS}"),
-    "pipeline": ("strategy=pipeline", f"trainer.devices={RANKS}"),
-}
+STRATEGIES = ("single", "ddp", "fsdp", "pipeline")
 
 
 class Count(Callback):
     """Writes what this rank holds at the end of the second step."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
-        """Gradients are there until the next step clears them."""
         if trainer.global_step < 2:
             return
-        held = {"parameters": 0, "gradients": 0, "optimizer": 0}
-        for parameter in pl_module.parameters():
-            held["parameters"] += local_bytes(parameter)
-            held["gradients"] += local_bytes(parameter.grad)
-        for state in trainer.optimizers[0].state.values():
-            held["optimizer"] += sum(local_bytes(value) for value in state.values())
         layers = [sum(p.numel() * 4 for p in layer.parameters()) for layer in pl_module.network]
         (ema,) = (each for each in trainer.callbacks if hasattr(each, "average"))
         average = sum(local_bytes(value) for value in ema.average.tensors.values())
         path = Path(trainer.default_root_dir) / f"held_{trainer.global_rank}.json"
-        facts = {"held": held, "average": average, "largest layer": max(layers)}
+        facts = {"held": held(trainer, pl_module), "average": average, "largest layer": max(layers)}
         path.write_text(json.dumps(facts))
-
-
-def local_bytes(value: Any) -> int:
-    """Bytes that a tensor, or its shard, takes on this rank."""
-    if value is None or not hasattr(value, "untyped_storage") or value.is_meta:
-        return 0
-    local = value.to_local() if hasattr(value, "to_local") else value
-    return int(local.numel() * local.element_size())
 
 
 def main() -> int:
     """Count, print, and say whether the limits hold."""
     found = {}
     with folder_for_runs():
-        for name, strategy in STRATEGIES.items():
-            run = train(*TASK, *strategy)
-            ranks = [json.loads(path.read_text()) for path in sorted(run.glob("held_*.json"))]
-            found[name] = ranks
+        for name in STRATEGIES:
+            devices = 1 if name == "single" else RANKS
+            run = train(*TASK, f"strategy={name}", f"trainer.devices={devices}")
+            found[name] = [json.loads(path.read_text()) for path in run.glob("held_*.json")]
     whole = sum(found["single"][0]["held"].values())
     unit = found["single"][0]["largest layer"]
-    names = ("parameters", "gradients", "optimizer", "an average")
-    print(" " * 10 + "".join(f"{name:>12}" for name in names) + "  fullest rank / single")
+    kinds = ("parameters", "gradients", "optimizer", "an average")
+    print_head("MiB of the fullest rank", *kinds, "all but the average / single")
     for name, ranks in found.items():
         fullest = max((rank["held"] for rank in ranks), key=lambda held: sum(held.values()))
         average = max(rank["average"] for rank in ranks)
-        megabytes = "".join(f"{each / 2**20:10.2f} M" for each in (*fullest.values(), average))
-        print(f"{name:10}{megabytes}  {sum(fullest.values()) / whole:.3f}")
+        megabytes = (f"{size / 2**20:.2f}" for size in (*fullest.values(), average))
+        print_row(name, *megabytes, f"{sum(fullest.values()) / whole:.3f}")
     shards = max(sum(rank["held"].values()) for rank in found["fsdp"])
     stages = [sum(rank["held"].values()) for rank in found["pipeline"]]
     # The largest stage's share of the weights, four times: nothing else may be held.

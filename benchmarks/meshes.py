@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 import torch
-from baked import print_row
+from baked import print_head, print_row
 from gpu_check.entries import STRATEGIES
 from gpu_check.tasks import Size, Task, transformer
 from torch.utils.data import DataLoader, TensorDataset
@@ -44,7 +44,6 @@ class LanguageModel(Task):
         super().__init__(transformer(SIZE).network, lr=0.003)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """The same."""
         tokens, following = batch
         self.log("val/loss", self.loss(self(tokens), following), batch_size=len(tokens))
 
@@ -75,6 +74,7 @@ def meshes() -> Iterator[tuple[str, Any, int]]:
 def main(*words: str) -> int:
     """Each mesh in processes of its own, so that one that fails ends no other."""
     status = 0
+    print_head("mesh", "float64")
     for name, strategy, ranks in meshes():
         if not all(word in name for word in words):
             continue
@@ -86,9 +86,9 @@ def main(*words: str) -> int:
             )  # fmt: skip
         except (onecurve.RankFailed, onecurve.UserError) as error:
             status = 1
-            print(f"{name:36}failed: {error}", flush=True)
+            print_row(name, f"failed: {error}")
             continue
-        print_row(name, f"{max(row.relative for row in found.rows):.1e}", first=36)
+        print_row(name, f"{max(row.relative for row in found.rows):.1e}")
         if not found.equal:
             status = 1
             print(found.table(), flush=True)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from baked import folder_for_runs, median_ratio, train
+from baked import folder_for_runs, median_ratio, print_head, print_row, train
 from lightning.pytorch import Callback
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -152,27 +152,23 @@ def of_turns(seconds: list[float]) -> list[float]:
     return [sum(seconds[start : start + STEPS_IN_A_TURN]) for start in starts]
 
 
-def main(turns: int) -> int:
+def main(turns: int = 10) -> int:
     """Measure in turn, print, and say whether the limits hold."""
     held = True
-    print("schedule  micro-batches  bubble limit  share of it: median    best  step / bare loop's")
+    bare_loops = "our step / bare loop's"
+    print_head("schedule", "micro-batches", "limit by idle time", "share of it", bare_loops)
     for schedule, count in product(SCHEDULES, (2, 4, 8)):
         chosen = (f"strategy.schedule={schedule}", f"strategy.microbatches={count}")
         run = train(*TASK, *chosen, f"data.num_samples={turns * STEPS_IN_A_TURN * BATCH}")
         times = json.loads((run / "times.json").read_text())
         ours, bare, single = (of_turns(times[name]) for name in ("pipeline", "bare", "single"))
         limit = STAGES * count / (count + STAGES - 1)
-        best = min(times["single"]) / min(times["pipeline"]) / limit
-        median, overhead = median_ratio(single, ours) / limit, median_ratio(ours, bare)
-        held &= median >= SPEED_UP and overhead <= OVERHEAD
-        print(
-            f"{schedule:10}{count:13}{limit:14.2f}{median:21.2f}{best:8.2f}{overhead:20.3f}",
-            flush=True,
-        )
-    print(f"{'limits':37}{SPEED_UP:21.2f}{OVERHEAD:28.2f}")
+        share, overhead = median_ratio(single, ours) / limit, median_ratio(ours, bare)
+        held &= share >= SPEED_UP and overhead <= OVERHEAD
+        print_row(schedule, count, f"{limit:.2f}", f"{share:.2f}", f"{overhead:.3f}")
     return 0 if held else 1
 
 
 if __name__ == "__main__":
     with folder_for_runs():
-        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
+        sys.exit(main(*map(int, sys.argv[1:])))

@@ -9,6 +9,7 @@ Without an argument: both. `published` needs a figure within 25 %.
 import sys
 import time
 
+from baked import print_head, print_row
 from llama import planned
 
 from onecurve.planner.estimate import Estimate
@@ -33,7 +34,7 @@ PUBLISHED = (
 
 def published() -> bool:
     """The first figure, which was asked for, has to be near; the others are shown beside it."""
-    print(f"{'':32}{'published':>10}{'planned':>10}{'ratio':>8}  GiB of a GPU")
+    print_head("Llama 3", "published", "planned", "ratio", "GiB of a GPU")
     near = []
     for name, size, gpu, ranks, each, again, fused, tokens in PUBLISHED:
         network = planned(size, fused=fused, length=LENGTH)
@@ -44,16 +45,16 @@ def published() -> bool:
         mine = each * LENGTH / found.seconds
         near.append(abs(mine / tokens - 1) <= NEAR)
         memory = found.fullest.total / 2**30
-        print(f"{name:32}{tokens:10,}{mine:10,.0f}{mine / tokens:8.2f}{memory:10.1f}", flush=True)
+        print_row(name, f"{tokens:,}", f"{mine:,.0f}", f"{mine / tokens:.2f}", f"{memory:.1f}")
     return near[0]
 
 
 def tables() -> bool:
     """The best mesh of each network on each number of GPUs."""
     hardware = HARDWARE["h100"]
-    print(f"Llama 3 on H100, sequences of {LENGTH}, one for each GPU, bf16-mixed")
-    head = f"{'':6}{'GPUs':>6}{'fit':>6}{'not':>6}  {'mesh':38}{'runs as':28}"
-    print(f"{head}{'a rank':>9}{'step':>9}{'tokens/s/GPU':>14}{'MFU':>7}{'planned in':>12}")
+    print(f"\nLlama 3 on H100, sequences of {LENGTH}, one for each GPU, bf16-mixed\n")
+    meshes = ("", "GPUs", "fit", "not", "planned in")
+    print_head(*meshes, "mesh", "runs as", "a rank", "step", "tokens/s/GPU", "MFU")
     for size in ("1B", "8B", "70B"):
         network = planned(size, length=LENGTH)
         for ranks in (1, 8, 64, 1024, 4096):
@@ -61,16 +62,15 @@ def tables() -> bool:
             request = Request(network, hardware, ranks, min(8, ranks), ranks)
             fitting, others = all_meshes(request)
             took = time.perf_counter() - started
-            line = f"{size:6}{ranks:6,}{len(fitting):6,}{len(others):6,}  "
-            if not fitting:
-                print(f"{line}none{took:103.1f} s", flush=True)
-                continue
-            best = fitting[0]
-            rate = request.batch * LENGTH / best.seconds / ranks
-            mfu = best.flops / (best.seconds * ranks * hardware.flops)
-            line += f"{best.sizes.words():38}{runs_as(best):28}{in_words(best.fullest.total):>9}"
-            line += f"{best.seconds:7.2f} s{rate:14,.0f}{mfu:7.1%}{took:10.1f} s"
-            print(line, flush=True)
+            cells = ["none", "", "", "", "", ""]
+            if fitting:
+                best = fitting[0]
+                rate = request.batch * LENGTH / best.seconds / ranks
+                mfu = best.flops / (best.seconds * ranks * hardware.flops)
+                cells = [best.sizes.words(), runs_as(best), in_words(best.fullest.total)]
+                cells += [f"{best.seconds:.2f} s", f"{rate:,.0f}", f"{mfu:.1%}"]
+            counts = (f"{len(fitting):,}", f"{len(others):,}", f"{took:.1f} s")
+            print_row(size, f"{ranks:,}", *counts, *cells)
     return True
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from baked import TRAIN, folder_for_runs
+from baked import TRAIN, folder_for_runs, print_head, print_row
 
 PHASES = ("compose", "imports", "data", "model", "first step")
 
@@ -84,7 +84,7 @@ def phases(output: str, started: float) -> dict[str, float]:
     }
 
 
-def main(rounds: int) -> None:
+def main(rounds: int = 3) -> None:
     """Measure in turn, and print."""
     found: dict[str, list[float]] = {name: [] for name in (*PHASES, "imports alone", "--help")}
     for _ in range(rounds + 1):
@@ -97,14 +97,14 @@ def main(rounds: int) -> None:
     # The first round fills the caches of the file system.
     median = {name: statistics.median(values[1:]) for name, values in found.items()}
     whole = sum(median[name] for name in PHASES)
-    print("from the command to the end of the first training step (median shares):")
+    print_head("phase", "share of the time to the end of the first training step")
     for name in PHASES:
-        print(f"  {name:12} {median[name] / whole:5.0%}")
+        print_row(name, f"{median[name] / whole:.0%}")
     alone = whole / median["imports alone"]
-    print(f"whole / importing lightning and torchvision alone: {alone:.2f}")
+    print(f"\nwhole / importing lightning and torchvision alone: {alone:.2f}")
     print(f"--help / whole: {median['--help'] / whole:.2f}")
 
 
 if __name__ == "__main__":
     with folder_for_runs():
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+        main(*map(int, sys.argv[1:]))

@@ -18,7 +18,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from baked import TRAIN
+from baked import TRAIN, print_head, print_row
 
 JOBS = 6
 MOST = 1.5
@@ -70,10 +70,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         sweep, alone = in_a_sweep(Path(first)), one_by_one(Path(second))
     later, other = statistics.mean(sweep[1:]), statistics.mean(alone[1:])
-    print(f"seconds that each of {JOBS} jobs of 2 processes costs beside its training")
-    print("                          the first    the others (mean)")
-    print(f"python train.py -m        {sweep[0]:9.2f}    {later:17.2f}")
-    print(f"{JOBS} times python train.py  {alone[0]:9.2f}    {other:17.2f}")
+    print_head("seconds beside training", "the first job", "the others (mean)")
+    print_row("python train.py -m", f"{sweep[0]:.2f}", f"{later:.2f}")
+    print_row(f"{JOBS} times python train.py", f"{alone[0]:.2f}", f"{other:.2f}")
     print(f"of the limit of {MOST} s: {later / MOST:.2f}; of a command's own: {later / other:.2f}")
     return int(later > MOST or later >= other)
 

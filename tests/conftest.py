@@ -9,10 +9,9 @@ from baking import bake
 for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS", "PYTHON"):
     os.environ.pop(name, None)
 
-# A file stays with one worker: the long ones begin, and the many short ones fill what is left.
-# What test_project.py runs in a bake.
-collect_ignore = ["project"]
-FIRST = ("test_readme.py", "test_bakes.py", "test_project.py", "test_update.py")
+collect_ignore = ["project"]  # what test_project.py runs in a bake
+# A file stays with one of three workers, which begin with two each: the longest with a short one.
+FIRST = ["readme", "project", "library_pages", "face", "release", "bakes", "demo", "docs_blocks"]
 
 
 @pytest.fixture(scope="session")
@@ -22,4 +21,5 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in FIRST)
+    place = {f"test_{name}.py": number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(FIRST)))

@@ -12,26 +12,19 @@ ADDED = {
 from torch import nn
 
 
-def wide(inputs: int, width: int, outputs: int) -> nn.Module:
-    """Two linear layers."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs)
-    )
+def wide(width: int) -> nn.Module:
+    """Of images of 32 x 32 pixels, and ten classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(1024, width), nn.ReLU(), nn.Linear(width, 10))
 ''',
     "configs/model/wide.yaml": """# One wide layer.
 _target_: my_project.models.wide.wide
-inputs: 1024
 width: 32
-outputs: 10
 """,
     "configs/experiment/mine.yaml": """# @package _global_
 # All of these together.
-defaults:
-  - override /model: wide
+defaults: [{override /model: wide}]
 test: false
-trainer:
-  limit_train_batches: 2
-  max_epochs: 1
+trainer: {limit_train_batches: 2, max_epochs: 1}
 """,
     "tests/test_mine.py": '''"""Of my own."""
 
@@ -39,7 +32,7 @@ from my_project.models.wide import wide
 
 
 def test_wide() -> None:
-    assert len(wide(4, 3, 2)) == 4
+    assert len(wide(4)) == 4
 ''',
 }
 README = "# Mine\n\nNothing of what stood here.\n"

@@ -182,15 +182,6 @@ def test_every_file_parses_and_has_no_residue_of_the_template(bakes: dict[Choice
     assert not found, "\n".join(found)
 
 
-def test_the_package_is_copied_as_it_is(bakes: dict[Choice, Path]) -> None:
-    """What is linted, typed and run in the template is the file itself."""
-    copied = re.compile(r"src/my_project/.*\.py$")
-    sources = {name: path for name, path in template_files().items() if copied.match(name)}
-    assert len(sources) > 10
-    for name, original in sources.items():
-        assert (bakes[DEFAULT] / name).read_bytes() == original.read_bytes(), name
-
-
 def test_a_licence_is_in_its_file_and_in_the_metadata(bakes: dict[Choice, Path]) -> None:
     for choice, project in bakes.items():
         metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]

@@ -8,49 +8,24 @@ import pytest
 from baking import LIBRARY, PROJECT, TEMPLATE, bake, python_in, scripts_in
 from test_library_pages import PAGES
 
-# What the first word or words of a command stand for, and why it does not run where tests do.
-NOT_HERE = {
-    "kubectl": "there is no cluster; manifests are held against schemas: tests/test_cluster.py",
-    "docker": "wants a daemon and the network",
-    "srun": "wants a Slurm; onecurve/tests/slurm/test_slurm.py has one",
-    "python train.py callbacks.checkpoint.dirpath=s3://": (
-        "wants a bucket; onecurve/tests/storage/test_s3.py has one of moto's server"
-    ),
-    "python train.py resume=s3://": "likewise",
-    "python evaluate.py checkpoint=s3://": "likewise",
-    "python train.py init=s3://": "likewise",
-    "torchrun --nnodes 2": "two nodes; onecurve/tests/launch/test_torchrun.py has two, here",
-    "make gpu": "wants a GPU; onecurve/tests/test_gpu_check.py",
-    "tensorboard": "a server that stays; onecurve/tests/app/displays/test_displays.py",
-}
-# Commands that other tests run.
-ELSEWHERE = {
-    "make setup": "tests/test_readme.py",
-    "source .venv/bin/activate": "tests/test_readme.py",
-    "make demo": "tests/test_demo.py",
-    "uvx cookiecutter path/to/clone": "tests/test_readme.py",
-    "cd my-project": "tests/test_readme.py",
-    "make docs": "tests/test_docs_site.py",
-    "make update": "tests/test_update.py",
-    "onecurve docs": "onecurve/tests/test_docs.py",
-    "pip install": "tests/test_readme.py: test_wheels",
-    "torchrun --nproc-per-node 2": "onecurve/tests/app/sweep/test_launchers.py",
-    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": (
-        "onecurve/tests/app/sweep/test_sweeps.py"
-    ),
-    "python train.py -m 'seed=range(16)' sweep/launcher=slurm": (
-        "onecurve/tests/slurm/test_slurm.py"
-    ),
-    "onecurve parity strategy=ddp": "onecurve/tests/app/run/test_parity_command.py",
-    "python script.py": "onecurve/tests/launch/test_library.py",
-    "python -m torch.distributed.run": "onecurve/tests/launch/test_library.py",
-}
-# Files that a page tells to write, by the test that writes and runs them.
-WRITTEN = {
-    "gradient_noise": "tests/test_library_pages.py",
-    "script.py": "onecurve/tests/launch/test_library.py",
-    "move.py": "onecurve/tests/launch/test_library.py",
-}
+# How a command begins that is not run as it stands: it wants a cluster, a daemon, a bucket, a GPU.
+NOT_HERE = (
+    *("kubectl", "docker", "srun", "torchrun --nnodes 2", "make gpu", "tensorboard"),
+    "python train.py callbacks.checkpoint.dirpath=s3://",
+    *(f"python {script}=s3://" for script in ("train.py resume", "train.py init")),
+    "python evaluate.py checkpoint=s3://",
+)
+# And what other tests run.
+ELSEWHERE = (
+    *("make setup", "source .venv/bin/activate", "make demo", "make docs", "make update"),
+    *("uvx cookiecutter path/to/clone", "cd my-project", "pip install", "onecurve docs"),
+    *("torchrun --nproc-per-node 2", "python -m torch.distributed.run", "python script.py"),
+    "python train.py -m 'seed=range(4)' sweep/launcher=joblib",
+    "python train.py -m 'seed=range(16)' sweep/launcher=slurm",
+    "onecurve parity strategy=ddp",
+)
+# Files that a page tells to write, which tests write and run.
+WRITTEN = ("gradient_noise", "script.py", "move.py")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)```", re.DOTALL | re.MULTILINE)
 STARTS = re.compile(r"^    ((?:python|make|uv|pip|kubectl|docker|srun|torchrun) .*)", re.MULTILINE)
 
@@ -129,12 +104,6 @@ def test_every_command_is_the_same_for_zsh(project: Path) -> None:
     assert [line for line in lines if UNQUOTED.search(QUOTED.sub("", line))] == []
 
 
-def test_the_tests_that_are_named_are_there() -> None:
-    for said in {*ELSEWHERE.values(), *WRITTEN.values(), *NOT_HERE.values()}:
-        for name in re.findall(r"[\w/]+\.py", said):
-            assert (TEMPLATE / name).exists(), name
-
-
 def test_every_piece_of_python_is_run(project: Path) -> None:
     """As a file that a test writes, or by the tests below."""
     for page in pages(project):
@@ -149,15 +118,10 @@ def test_every_piece_of_python_is_run(project: Path) -> None:
                 assert file or named or (page.stem, language) in SHOWN, f"{page.name}: {block}"
 
 
-# Neither a file nor a command: pieces that a page shows.
+# Pieces of a page that the library's tests run, tests/project/test_docs.py, or those below.
 SHOWN = {
-    ("project", "python"): "tests/project/test_docs.py",
-    ("contract", "python"): "onecurve/tests/strategies/test_contract.py",
-    ("your_network", "python"): "onecurve/tests/strategies/tensor/test_tensor_plan.py",
-    ("using", "python"): "onecurve/tests/app/run/test_script.py",
-    ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",
-    ("README", "py"): "test_pieces_of_pages_run",
-    ("tasks", "py"): "test_pieces_of_pages_run",
+    *(("project", "python"), ("contract", "python"), ("your_network", "python")),
+    *(("using", "python"), ("using", "py"), ("README", "py"), ("tasks", "py")),
 }
 
 

@@ -90,21 +90,3 @@ def test_a_bake_over_a_project_touches_what_it_brings_alone(tmp_path: Path, over
     assert files_of(project) == {*baked, *kept}
     expected = {**baked, **kept} if over == "skip" else {**kept, **baked}
     assert {name: (project / name).read_bytes() for name in files_of(project)} == expected
-
-
-def test_baking_twice_gives_the_same(plain: Path, tmp_path: Path) -> None:
-    again = bake(tmp_path / "again")
-    assert files_of(plain) == files_of(again)
-    assert all(
-        (plain / name).read_bytes() == (again / name).read_bytes() for name in files_of(plain)
-    )
-
-
-def test_every_configuration_names_its_schema(plain: Path) -> None:
-    """The project's own tests show that it is the right one, and that a file of yours need not."""
-    files = sorted((plain / "configs").rglob("*.yaml"))
-    assert len(files) > 40
-    for file in files:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        assert ["$schema=" in line for line in lines].index(True) in (1, 2), file
-        assert "/.schemas/" not in "".join(lines[3:]), file

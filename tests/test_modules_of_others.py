@@ -1,11 +1,11 @@
 """Modules as others wrote them train under every strategy as the README and the pages say."""
 
-import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from baking import LIBRARY, TEMPLATE, bake, python_in
+from baking import LIBRARY, TEMPLATE, bake, scripts_in
 
 # As in Lightning's README and guides: no method `loss`, the network called by its name.
 MODULES = """
@@ -77,29 +77,15 @@ STRATEGIES = {
     "pipeline": "strategy=pipeline",
     "zero bubble": "strategy=pipeline strategy.schedule=interleaved_zero_bubble",
 }
-SHORT = """
-    callbacks=[] logger=csv monitor=null test=false trainer.precision=64-true
-    trainer.max_epochs=2 trainer.limit_train_batches=8 trainer.limit_val_batches=1
-"""
-ONE_AFTER_THE_OTHER = """
-import io, json, sys
-from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
-from onecurve.testing.runs import column, run_script
-
-came_out = {}
-for name, words in json.loads(sys.argv[1]).items():
-    run = Path("runs", name.replace(" ", "-"))
-    with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
-        status = run_script(Path("train.py").resolve(), *words, f"hydra.run.dir={run}")
-    came_out[name] = [status, said.getvalue(), column(run, sys.argv[2]) if status == 0 else []]
-print(json.dumps(came_out))
-"""
+SHORT = (
+    "callbacks=[] logger=csv monitor=null test=false trainer.precision=64-true "
+    "trainer.max_epochs=2 trainer.limit_train_batches=8 trainer.limit_val_batches=1"
+)
 
 
-def write_files(page: str, project: Path) -> None:
-    """Those that a page of the library tells to write."""
-    text = (LIBRARY / f"docs/{page}.md").read_text(encoding="utf-8")
+def write_files(page: Path, project: Path) -> None:
+    """Those that a page tells to write."""
+    text = page.read_text(encoding="utf-8")
     files = re.findall(r"In\s`((?:tasks|configs)/\S+)`[^`]*\n\n```\w+\n(.*?)```", text, re.DOTALL)
     for name, block in files:
         folder = project if name.startswith("configs/") else project / "src/my_project"
@@ -108,19 +94,17 @@ def write_files(page: str, project: Path) -> None:
 
 def trained(project: Path, typed: str, loss: str, *strategies: str) -> dict[str, str]:
     """For each strategy whether the losses of all steps are "equal" to those of `single`."""
-    commands = {
-        name: [*SHORT.split(), *typed.split(), *STRATEGIES[name].split()]
-        for name in ("single", *strategies)
-    }
-    shown = python_in(project, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands), loss)
-    came_out = json.loads(shown.splitlines()[-1])
-    single = came_out["single"][2]
-    found = {}
-    for name, (status, said, losses) in came_out.items():
-        assert status == 0, said
-        assert len(losses) > 4, said
-        found[name] = "equal" if losses == pytest.approx(single, rel=1e-11, abs=0) else "trains"
-    return found
+    from onecurve.testing.runs import column  # torch, which collecting need not import
+
+    runs = {name: f"runs/{name.replace(' ', '-')}" for name in ("single", *strategies)}
+    common = f"train.py {SHORT} {typed}"
+    scripts_in(
+        project, *(f"{common} {STRATEGIES[name]} hydra.run.dir={run}" for name, run in runs.items())
+    )
+    curves = {name: column(project / run, loss) for name, run in runs.items()}
+    assert len(curves["single"]) > 4
+    single = pytest.approx(curves["single"], rel=1e-11, abs=0)
+    return {name: "equal" if curve == single else "trains" for name, curve in curves.items()}
 
 
 # The rows of the README's table; the GAN is that of docs/your_module.md, below.
@@ -157,7 +141,7 @@ def test_a_row_of_the_readme_is_what_comes_out(tmp_path: Path, name: str) -> Non
     project = bake(tmp_path / "out")
     tasks = project / "src/my_project/tasks"
     if name == "lit_gan":
-        write_files("your_module", project)
+        write_files(LIBRARY / "docs/your_module.md", project)
         page = (tasks / "lit_gan.py").read_text()
         assert page.count("prepare(") == 2
         # The tutorial's noise, drawn in the step. Pictures are added to the logger, and the table
@@ -176,43 +160,43 @@ def test_a_row_of_the_readme_is_what_comes_out(tmp_path: Path, name: str) -> Non
     assert said["single"] == "trains"
 
 
+class Example(NamedTuple):
+    """A task that a page tells to write, and what trains it alike."""
+
+    page: str
+    typed: str
+    loss: str
+    strategies: tuple[str, ...]
+    change: tuple[str, str] = ("", "")
+    """What is written instead of something in the task's file."""
+
+
 ALL = ("dp", "ddp", "fsdp", "mesh of shards", "tensor", "pipeline")
 # BatchNorm's statistics are those of the global batch; dp has a device's, pipeline a micro-batch's.
 IN_STEP = ("ddp", "fsdp", "mesh of shards", "tensor")
 LAYER_NORM = ("nn.BatchNorm1d(out_feat, 0.8)", "nn.LayerNorm(out_feat)")
 VIT = "vit data=synthetic data.channels=3 data.num_samples=300 data.num_val=20"
+MODULE, TASKS = "onecurve/docs/your_module.md", "docs/tasks.md"
+EXAMPLES = {
+    "vit": Example("onecurve/docs/strategies.md", VIT, "train/loss", ("fsdp", "zero bubble")),
+    "network": Example(MODULE, "lit_mnist data=lit_mnist", "train_loss", ALL),
+    "gan": Example(MODULE, "lit_gan data=lit_gan", "d_loss", IN_STEP),
+    "gan with LayerNorm": Example(MODULE, "lit_gan data=lit_gan", "d_loss", ALL, LAYER_NORM),
+    "language model": Example(MODULE, "lit_text data=lit_text", "train_loss", ALL),
+    "tagging": Example(TASKS, "tagging data=sentences", "train/loss", ("dp", "ddp", "pipeline")),
+    "contrast": Example(TASKS, "contrast data=points", "train/loss", ("ddp", "fsdp")),
+}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("page", "typed", "loss", "change", "others"),
-    [
-        pytest.param("strategies", VIT, "train/loss", ("", ""), ("fsdp", "zero bubble"), id="vit"),
-        *(
-            pytest.param("your_module", f"{name} data={name}", loss, change, others, id=case)
-            for case, name, loss, change, others in (
-                ("network", "lit_mnist", "train_loss", ("", ""), ALL),
-                ("gan", "lit_gan", "d_loss", ("", ""), IN_STEP),
-                ("gan_with_layer_norm", "lit_gan", "d_loss", LAYER_NORM, ALL),
-                ("language_model", "lit_text", "train_loss", ("", ""), ALL),
-            )
-        ),
-    ],
-)
-def test_an_example_of_a_page_trains_alike(
-    tmp_path: Path,
-    page: str,
-    typed: str,
-    loss: str,
-    change: tuple[str, str],
-    others: tuple[str, ...],
-) -> None:
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_of_a_page_trains_alike(tmp_path: Path, name: str) -> None:
     """Under strategies that shard it or split it; for tutorials, the table of their page."""
-    project = bake(tmp_path / "out")
-    write_files(page, project)
-    file = project / f"src/my_project/tasks/{typed.split()[0]}.py"
+    example, project = EXAMPLES[name], bake(tmp_path / "out")
+    write_files((project if example.page == TASKS else TEMPLATE) / example.page, project)
+    file = project / f"src/my_project/tasks/{example.typed.split()[0]}.py"
     module = file.read_text(encoding="utf-8")
-    assert change[0] in module
-    file.write_text(module.replace(*change), encoding="utf-8")
-    found = trained(project, f"task={typed}", loss, *others)
+    assert example.change[0] in module
+    file.write_text(module.replace(*example.change), encoding="utf-8")
+    found = trained(project, f"task={example.typed}", example.loss, *example.strategies)
     assert set(found.values()) == {"equal"}, found

@@ -53,11 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.profile:
         names += [large.PROFILE, *large.CHANGES]
     if not any(_matches(name, asked.only) for name in names):
-        stop(
-            UserError(
-                f"--only {' '.join(asked.only)}: matches no entry; such as --only 'mlp ddp *'"
-            )
-        )
+        only = " ".join(asked.only)
+        stop(UserError(f"--only {only}: matches no entry; such as --only 'mlp ddp *'"))
     folder = Path(asked.out)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
@@ -77,20 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m gpu_check", description="Check and measure training on this machine."
     )
-    parser.add_argument("--out", default="gpu_check", help="the folder for the page (%(default)s)")
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--minutes", type=float, default=10, help="time limit (%(default)s)")
-    parser.add_argument(
-        "--turns", type=int, default=3, help="of each loop that is measured (%(default)s)"
-    )
-    parser.add_argument(
-        "--profile",
-        action="store_true",
-        help="also show where a step's time goes, and what each setting is worth",
-    )
-    parser.add_argument(
-        "--only", nargs="+", default=["*"], metavar="GLOB", help="check these, such as 'mlp ddp *'"
-    )
+    add = parser.add_argument
+    add("--out", default="gpu_check", help="the folder for the page (%(default)s)")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    add("--minutes", type=float, default=10, help="time limit (%(default)s)")
+    add("--turns", type=int, default=3, help="of each loop that is measured (%(default)s)")
+    add("--profile", action="store_true", help="also where a step's time goes, and each setting")
+    add("--only", nargs="+", default=["*"], metavar="GLOB", help="such as 'mlp ddp *'")
     return parser
 
 

@@ -1,6 +1,6 @@
 """Every file of `configs/` is tried; new files are found automatically."""
 
-import shutil
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -12,14 +12,8 @@ from jsonschema import Draft7Validator
 from onecurve.app.command.schemas import ConfigFile, config_files, schemas
 from onecurve.testing.runs import Cli
 
-# Further overrides that a choice needs, also in small_data.py; all others are tried with the
-# defaults.
-NEEDS = {
-    "callbacks/batch_size_finder": ("callbacks.batch_size_finder.max_val=64",),
-    "callbacks/lr_finder": ("callbacks.lr_finder.steps=20",),
-    "init/weights": ("init.file=weights.ckpt",),
-    **getattr(small_data, "NEEDS", {}),
-}
+# Further overrides that a choice needs; all others are tried with the defaults.
+NEEDS: dict[str, tuple[str, ...]] = getattr(small_data, "NEEDS", {})
 FILES = sorted(path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
 # For this machine only; git ignores them.
 FILES = [file for file in FILES if file.parts[0] != "local"]
@@ -34,17 +28,27 @@ CHOSEN = {
 }
 
 
+# Of these groups one choice each is in the same run.
+TOGETHER = ("callbacks", "init", "optimizer", "scheduler")
+RUNS = [[file] for file in CHOICES if file.rpartition("/")[0] not in TOGETHER]
+RUNS += [
+    [file for file in row if file]
+    for row in zip_longest(
+        *([file for file in CHOICES if file.startswith(f"{group}/")] for group in TOGETHER)
+    )
+]
+
+
 @pytest.mark.usefixtures("small_data")
-@pytest.mark.parametrize("file", CHOICES)
-def test_every_choice_trains_two_steps(cli: Cli, tmp_path: Path, file: str) -> None:
-    group, _, choice = file.rpartition("/")
-    overrides = [f"{'' if group in CHOSEN else '+'}{group}={choice}", *NEEDS.get(file, ())]
-    if "init.file=weights.ckpt" in overrides:
-        made = cli("train.py", *TWO_STEPS).run
-        shutil.copy(made / "checkpoints/last.ckpt", tmp_path / "weights.ckpt")
-    # Not every optimizer has a kernel for shards.
-    strategy = ("strategy=fsdp",) if group == "optimizer" else ()
-    outcome = cli("train.py", *TWO_STEPS, *strategy, *overrides)
+@pytest.mark.parametrize("files", RUNS, ids=" ".join)
+def test_every_choice_trains_two_steps(cli: Cli, files: list[str]) -> None:
+    overrides: list[str] = []
+    for file in files:
+        group, _, choice = file.rpartition("/")
+        overrides += [f"{'' if group in CHOSEN else '+'}{group}={choice}", *NEEDS.get(file, ())]
+        # Not every optimizer has a kernel for shards.
+        overrides += ["strategy=fsdp"] * (group == "optimizer")
+    outcome = cli("train.py", *TWO_STEPS, *overrides)
     assert outcome.status == 0, outcome.err
     assert outcome.metrics["status"] == "finished"
     assert outcome.metrics["global_step"] == 2
@@ -64,8 +68,8 @@ def line_of(file: ConfigFile) -> str:
 
 @pytest.mark.parametrize("file", config_files(CONFIGS), ids=lambda file: file.path.stem)
 def test_every_file_is_what_an_editor_is_told(file: ConfigFile) -> None:
-    """`make schemas` would write the same schemas; a file need not name its schema."""
+    """`make schemas` would write the same schemas, and each file names its own."""
     errors = Draft7Validator(SCHEMAS[file.schema]).iter_errors(file.content)
     assert [f"{'.'.join(map(str, each.absolute_path))}: {each.message}" for each in errors] == []
     named = [line for line in file.path.read_text().splitlines() if "yaml-language-server:" in line]
-    assert named in ([], [line_of(file)])
+    assert named == [line_of(file)]

@@ -9,7 +9,6 @@ from mistakes import MISTAKES, write_broken
 from onecurve.testing.runs import Cli
 
 GENERAL = {
-    "optimizer=adamw optimizer.betas=[2,0.9]": "optimizer.betas=[2,0.9]: must be a list, each",
     "scheduler=step scheduler.step_size=0": "scheduler.step_size=0: must be a whole number from 1",
     "+optimizer.momentun=0.1 optimizer=sgd": "optimizer.momentun: torch.optim.SGD has no such",
     "optimizer.lr_scale.bakbone=0.1": "did you mean optimizer.lr_scale.backbone",  # by Hydra

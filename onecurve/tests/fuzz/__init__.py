@@ -1,1 +1,1 @@
-"""Draws command lines and damaged checkpoints from a seed, tries them, and judges what came."""
+"""Draws command lines from a seed, tries them, and judges what came."""

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -28,16 +28,12 @@ class Done:
     out: str
     err: str
     left: list[str]
-    """What it left in its folder, which was empty before, but for what was given to it."""
+    """What it left in its folder, which was empty before."""
 
 
-def run(script: Path, arguments: list[str], folder: Path, keep: tuple[str, ...] = ()) -> Done:
-    """`python SCRIPT ARGUMENTS` in a folder, which is emptied afterwards but for `keep`.
-
-    Raises:
-        AssertionError: If the folder has more in it than `keep` before.
-    """
-    assert {path.name for path in folder.iterdir()} <= set(keep), list(folder.iterdir())
+def run(script: Path, arguments: list[str], folder: Path) -> Done:
+    """`python SCRIPT ARGUMENTS` in an empty folder."""
+    assert not list(folder.iterdir())
     outside = folder.with_name(f"{folder.name}-output")
     outside.mkdir(exist_ok=True)
     pid = os.fork()
@@ -47,19 +43,14 @@ def run(script: Path, arguments: list[str], folder: Path, keep: tuple[str, ...] 
     out, err = (
         (outside / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err")
     )
-    left = sorted(
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.relative_to(folder).parts[0] not in keep
+    return Done(
+        status, out, err, sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
     )
-    return Done(status, out, err, left)
 
 
-def empty(folder: Path, keep: tuple[str, ...] = ()) -> None:
+def empty(folder: Path) -> None:
     """Remove what a command has left."""
     for path in folder.iterdir():
-        if path.name in keep:
-            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -78,7 +69,9 @@ def _wait(pid: int) -> int | None:
     return None
 
 
-def _be_the_command(script: Path, arguments: list[str], folder: Path, outside: Path) -> None:
+def _be_the_command(script: Path, arguments: list[str], folder: Path, outside: Path) -> NoReturn:
+    """Let this process, which was forked, be that command, and end as it does."""
+    status = 1
     try:
         os.setpgid(0, 0)
         os.chdir(folder)
@@ -89,17 +82,6 @@ def _be_the_command(script: Path, arguments: list[str], folder: Path, outside: P
             os.close(file)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
-        end_as(script, arguments)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-def end_as(script: Path, arguments: Sequence[str]) -> NoReturn:
-    """Let this process, which was forked, be `python SCRIPT ARGUMENTS`, and end as that does."""
-    status = 1
-    try:
         # The server of this process's parent serves it as well.
         forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
         sys.argv = [str(script), *arguments]
@@ -110,9 +92,7 @@ def end_as(script: Path, arguments: Sequence[str]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        try:
+        with suppress(OSError):  # the disk may be full
             sys.stdout.flush()
             sys.stderr.flush()
-        except OSError:  # the disk may be full
-            status = status or 120  # as Python's own
         os._exit(status)

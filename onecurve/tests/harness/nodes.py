@@ -36,8 +36,14 @@ def pod(number: int, port: int) -> dict[str, str]:
     return told | {"PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": str(port)}
 
 
+def pod_of_torch(number: int, port: int) -> dict[str, str]:
+    """What the Training Operator tells a pod of a job that has a Master."""
+    told = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    return pod(number, port) | told | {"RANK": str(number)}
+
+
 def elastic_pod(port: int) -> dict[str, str]:
-    """What the Training Operator tells every pod of an elastic job, of one or of two pods."""
+    """What it tells every pod of an elastic job, of one or of two pods."""
     told = {"PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_BACKEND": "c10d"}
     return told | {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_ID": "job"}
 

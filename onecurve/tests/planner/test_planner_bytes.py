@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Cli, one_of_a_kind
+from held import held, local_bytes
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from torch import Tensor, nn
@@ -44,9 +45,9 @@ class Saved:
         address = tensor.untyped_storage().data_ptr()
         # FSDP2 puts what it has gathered into the place of its shards.
         return any(
-            address == getattr(held, "_local_tensor", held).untyped_storage().data_ptr()
-            for held in self.module.parameters()
-            if not held.is_meta
+            address == getattr(each, "_local_tensor", each).untyped_storage().data_ptr()
+            for each in self.module.parameters()
+            if not each.is_meta
         )
 
     def add(self, address: int, size: int) -> None:
@@ -92,27 +93,10 @@ class Count(Callback):
         if batch_idx != 1:
             return
         self.saved.hooks.__exit__(None, None, None)
-        held = {
-            "parameters": sum(map(local_bytes, pl_module.parameters())),
-            "gradients": sum(local_bytes(each.grad) for each in pl_module.parameters()),
-            "optimizer": sum(
-                local_bytes(value)
-                for state in trainer.optimizers[0].state.values()
-                for value in state.values()
-            ),
-            "activations": self.saved.most,
-            "buffers": sum(map(local_bytes, pl_module.buffers())),
-        }
+        buffers = sum(map(local_bytes, pl_module.buffers()))
+        facts = {"activations": self.saved.most, "buffers": buffers, **held(trainer, pl_module)}
         path = Path(trainer.default_root_dir) / f"held_{trainer.global_rank}.json"
-        path.write_text(json.dumps(held))
-
-
-def local_bytes(value: Any) -> int:
-    """Bytes that a tensor, or its shard, takes on this rank."""
-    if not isinstance(value, torch.Tensor) or value.is_meta:
-        return 0
-    local = value.to_local() if hasattr(value, "to_local") else value
-    return int(local.numel() * local.element_size())
+        path.write_text(json.dumps(facts))
 
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
@@ -184,14 +168,17 @@ def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str, typed: tuple[st
     expected = planned(run, sizes, schedule, microbatches, checkpointing)
     ranks = [json.loads(path.read_text()) for path in sorted(run.glob("held_*.json"))]
     assert len(ranks) == sizes.ranks
-    for rank, held in enumerate(ranks):
+    for rank, counted in enumerate(ranks):
         one = expected[sizes.coordinates(rank).pipeline]
         for kind in KINDS:
             if kind == "activations" and schedule in SPLIT:
                 # PyTorch's split backward pass lets go of a micro-batch later than its order says.
-                assert one.activations <= 1.05 * held[kind] <= 1.6 * one.activations
+                assert one.activations <= 1.05 * counted[kind] <= 1.6 * one.activations
                 continue
-            assert getattr(one, kind) == pytest.approx(held[kind], rel=0.05, abs=64), (kind, rank)
+            assert getattr(one, kind) == pytest.approx(counted[kind], rel=0.05, abs=64), (
+                kind,
+                rank,
+            )
 
 
 class Gated(nn.Module):

@@ -20,7 +20,6 @@ from onecurve.app.config.validate import of_target
 from onecurve.callbacks.katib import KatibMetrics
 from onecurve.callbacks.lr_finder import LearningRateRangeTest
 from onecurve.config_model import Config, alternatives, annotation_of, choices, fields
-from onecurve.strategies.options import MeshOptions, ShardOptions, StageOptions
 
 TEMPLATE = ROOT.parents[2] / "{{cookiecutter.project_slug}}/configs"
 FILES = [
@@ -126,12 +125,6 @@ def test_a_comment_names_every_choice(file: Path) -> None:
             assert words - {str(field.get_default())} <= set(re.findall(r"\w+", written[key])), key
             compared += bool(words)
     assert compared
-
-
-def test_a_mesh_repeats_no_argument() -> None:
-    assert issubclass(MeshOptions, ShardOptions | StageOptions)
-    axes = {"replicate", "pipeline", "shard", "context", "tensor"}
-    assert set(MeshOptions.__annotations__) == axes
 
 
 PASSED_ON = {

@@ -1,11 +1,10 @@
 """`.env` in the project: read before Hydra composes, weaker than the shell, never shown."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import Cli
 
 from onecurve.app.command.environment import read_env_file
 from onecurve.errors import UserError
@@ -50,23 +49,22 @@ def test_a_line_that_is_none(tmp_path: Path) -> None:
         read_env_file(tmp_path)
 
 
-def test_a_command_has_them_wherever_one_stands(tmp_path: Path) -> None:
+def test_a_command_has_them_wherever_one_stands(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "project/configs").mkdir(parents=True)
     (tmp_path / "project/app.py").write_text(APPLICATION)
     content = "defaults: [paths: default, hydra: default, _self_]\nkey: ${oc.env:SOME_KEY}\n"
     (tmp_path / "project/configs/shown.yaml").write_text(content)
     (tmp_path / "project/.env").write_text("SOME_KEY=from_file\n")
+    command = (str(tmp_path / "project/app.py"), "--cfg", "job", "--resolve")
 
-    def run(**variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(tmp_path / "project/app.py"), "--cfg", "job", "--resolve"],
-            cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
-        )  # fmt: skip
-
-    assert "key: from_file" in run().stdout.splitlines()
-    assert "key: of_shell" in run(SOME_KEY="of_shell").stdout.splitlines()
+    monkeypatch.setenv("SOME_KEY", "of_shell")
+    assert "key: of_shell" in cli(*command).out.splitlines()
+    monkeypatch.delenv("SOME_KEY")
+    assert "key: from_file" in cli(*command).out.splitlines()
     (tmp_path / "project/.env").write_text("no secret\n")
-    refused = run()
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("error: ")
-    assert refused.stderr.count("\n") == 1
+    rejected = cli(*command)
+    assert (rejected.status, rejected.out) == (2, "")
+    assert rejected.err.startswith("error: ")
+    assert rejected.err.count("\n") == 1

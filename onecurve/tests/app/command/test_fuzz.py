@@ -1,5 +1,6 @@
-"""A sample of what the benchmark `fuzz_commands` tries by the thousand."""
+"""Command lines that nobody means: none may lead to a traceback, or leave something behind."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from fuzz.lines import SHORT, draws
 from onecurve.launch.forkserver import warm_up
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has threads")
-LINES = 10
+# Others, and as many as one likes: FUZZ_LINES=1000 FUZZ_SEED=1 make test-library ARGS=-kfuzz
+LINES, SEED = int(os.environ.get("FUZZ_LINES", 10)), int(os.environ.get("FUZZ_SEED", 0))
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +28,7 @@ def test_no_command_line_gets_a_traceback_leaves_something_or_is_wrongly_accepte
 ) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
-    for line in draws(ROOT / "configs", seed=0, number=LINES):
+    for line in draws(ROOT / "configs", SEED, LINES):
         done = run(ROOT / "train.py", [*SHORT, *line.words], folder)
         assert judge(done, folder, line.wrong) == [], line.words
         empty(folder)

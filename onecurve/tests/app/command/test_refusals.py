@@ -1,6 +1,5 @@
 """Mistakes on the command line get one clear line, and leave nothing behind."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -375,7 +374,7 @@ def command_of(typed: str) -> list[str]:
     return words if words[0] == "onecurve" or words[0].endswith(".py") else ["train.py", *words]
 
 
-@pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::3]))
+@pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::4]))
 def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, typed: str) -> None:
     (tmp_path / "empty").mkdir()
     outcome = cli(*command_of(typed))
@@ -468,15 +467,6 @@ def test_an_error_with_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: 
     assert (outcome.status, outcome.err.count("\n")) == (2, 1), outcome.err
     assert outcome.err.startswith("error: mode=a\\nb: must be one of min, max")
     assert files(tmp_path) == set()
-
-
-def test_a_rejected_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
-    outcome = cli("train.py", "-m", "data.batch_size=0,64", "debug=limit", "callbacks=[]")
-    assert outcome.status == 1
-    assert "job 1 of 2 failed: data.batch_size=0: must be a whole number" in outcome.err
-    assert [path.name for path in outcome.runs] == ["01-data.batch_size=0", "02-data.batch_size=64"]
-    states = [json.loads((run / "metrics.json").read_text())["status"] for run in outcome.runs]
-    assert states == ["failed", "finished"]
 
 
 def test_errors_of_constructors_have_a_traceback_with_hydra_full_error(

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from test_limits import VALUES, model_with
 from onecurve.app.command.schemas import (
     GROUPS,
     ConfigFile,
+    main,
     of_model,
     of_project,
     schemas,
@@ -158,23 +157,23 @@ def test_keys_are_explained() -> None:
     assert "gradients over k batches" in trainer["accumulate_grad_batches"]["description"]
 
 
-def test_the_command_writes_them(tmp_path: Path) -> None:
-    def write() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "onecurve.app.command.schemas"]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_the_command_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rejected(line: str) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert line in err
 
-    def refused(line: str) -> None:
-        done = write()
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert line in done.stderr
-
-    refused("configs: there is no such folder")
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    (tmp_path / ".schemas").mkdir()
-    (tmp_path / ".schemas/gone.json").write_text("{}")
-    done = write()
-    assert done.returncode == 0, done.stderr
-    assert {path.stem for path in (tmp_path / ".schemas").iterdir()} == set(SCHEMAS)
-    assert json.loads((tmp_path / ".schemas/optimizer.json").read_text()) == SCHEMAS["optimizer"]
-    (tmp_path / "configs/train.yaml").write_text("a: [1")
-    refused("train.yaml: is not valid YAML")
+    monkeypatch.chdir(tmp_path)
+    rejected("configs: there is no such folder")
+    shutil.copytree(ROOT / "configs", "configs")
+    Path(".schemas").mkdir()
+    Path(".schemas/gone.json").write_text("{}")
+    main()
+    assert {path.stem for path in Path(".schemas").iterdir()} == set(SCHEMAS)
+    assert json.loads(Path(".schemas/optimizer.json").read_text()) == SCHEMAS["optimizer"]
+    Path("configs/train.yaml").write_text("a: [1")
+    rejected("train.yaml: is not valid YAML")

@@ -7,11 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import ROOT, TINY, Cli
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from conftest import ROOT
 
 from onecurve.machine import SIGNALS
 
@@ -45,20 +43,6 @@ def test_answers_without_torch(typed: str, tmp_path: Path) -> None:
     heavy = {"torch", "lightning", "torchvision", "numpy", "matplotlib", "rich"}
     assert imported.isdisjoint(heavy), imported & heavy
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_is_composed_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside what is composed for a line that needs the defaults."""
-    composed = []
-    load = ConfigLoaderImpl.load_configuration
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        composed.append(arguments)
-        return load(*arguments, **options)
-
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
-    outcome = cli("train.py", *TINY, "trainer.fast_dev_run=true")
-    assert (outcome.status, len(composed)) == (0, 1), outcome.err
 
 
 IMPORTED = """

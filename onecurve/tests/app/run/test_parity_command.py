@@ -104,13 +104,6 @@ def fives() -> DataLoader[Any]:
     return DataLoader(data(30).dataset, batch_size=5)
 
 
-class Coarse(Plain):
-    """Takes its loss in float32, as transformers do."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return super().loss(outputs.float(), targets.float())
-
-
 class HasCenter(Plain):
     """Beside its network, which trains alike, a buffer that moves by a rank's own samples."""
 
@@ -255,7 +248,6 @@ def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None
 APART = {
     result.SUM + ", about": (SumsOfNormalized, loaders, "ddp"),
     result.RATES: (RatedByDevices, loaders, "ddp"),
-    result.DIGITS: (Coarse, loaders, "ddp"),
     result.DIGITS + ", of a loss that is logged": (LogsItsLossCoarsely, fives, "ddp"),
     result.DRAWS + ", which are small": (ShakesItsGradients, loaders, "ddp"),
     result.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),

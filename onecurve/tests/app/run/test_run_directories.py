@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,15 +11,10 @@ import torch
 from conftest import EPOCH, TINY, Cli, Refused, column
 from processes import Command, end
 
+from onecurve.app.run.record import lock_run
+
 SHORT = ("trainer.max_epochs=1", "test=false")
 SLOW = ("callbacks=[checkpoint,progress]", "trainer.max_epochs=100000")
-HOLD = """
-import sys, time, pathlib
-from onecurve.app.run.record import lock_run
-held = lock_run(pathlib.Path(sys.argv[1]))
-print("held", flush=True)
-time.sleep(100)
-"""
 
 
 @pytest.fixture
@@ -36,15 +29,6 @@ def live(tmp_path: Path) -> Iterator[Command]:
 def everything(folder: Path) -> dict[str, bytes]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): path.read_bytes() for path in files}
-
-
-def held_by_another(run: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
 
 
 def test_nobody_joins_a_run_that_trains(
@@ -70,15 +54,13 @@ def test_nothing_is_written_into_a_directory_that_is_taken(
 ) -> None:
     sweep = ("-m", "seed=1,2") if of_sweep else ()
     run = train(*SHORT, *sweep).runs[-1]
-    process = held_by_another(run)
+    lock = lock_run(run)
+    assert lock is not None
     before = everything(tmp_path)
-    try:
-        line = refused("train.py", f"resume={run}", "trainer.max_epochs=2")
-    finally:
-        process.kill()
-        process.communicate()
-    assert f"process {process.pid} on " in line
+    line = refused("train.py", f"resume={run}", "trainer.max_epochs=2")
     assert everything(tmp_path) == before
+    assert f"process {os.getpid()} on " in line
+    lock.release()
 
 
 @pytest.mark.long

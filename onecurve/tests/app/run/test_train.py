@@ -25,14 +25,11 @@ RUN_FILES = {
 }
 
 
-def test_a_run_by_default_and_its_evaluation(warm: Cli, scripts: Path) -> None:
+def test_a_run_by_default_and_the_help_of_each_script(warm: Cli, scripts: Path) -> None:
     short = [f"trainer.limit_{stage}_batches=1" for stage in ("train", "val", "test")]
     trained = warm("train.py", "trainer.max_epochs=1", *short)
     assert trained.metrics["status"] == "finished"
-    checkpoint = trained.run / "checkpoints" / "last.ckpt"
-    evaluated = warm("evaluate.py", f"checkpoint={checkpoint}")
-    assert evaluated.metrics["test/acc"] >= 0
-    for script in {path.name for path in scripts.glob("*.py")} - {"report.py"}:
+    for script in sorted(path.name for path in scripts.glob("*.py")):
         assert "GROUP=CHOICE" in warm(script, "--help").out
 
 
