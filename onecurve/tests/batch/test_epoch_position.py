@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import warm_ranks
-from lightning.pytorch import Callback, Trainer, seed_everything
-from several_fits import LIGHTNING, Losses, quiet_trainer
+from lightning.pytorch import seed_everything
+from several_fits import LIGHTNING, Losses, Saves, quiet_trainer
 from torch.utils.data import DataLoader
 from zoo import data, tasks
 
@@ -16,22 +16,6 @@ import onecurve
 from onecurve.machine import unchanged_environment
 
 Made = Callable[[], Any]
-
-
-class Save(Callback):
-    """Saves after a batch of an epoch; after all of them for -1."""
-
-    def __init__(self, file: Path, epoch: int, batch: int) -> None:
-        self.file = file
-        self.epoch = epoch
-        self.batch = batch
-
-    def on_train_batch_end(
-        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        at = self.batch if self.batch >= 0 else trainer.num_training_batches - 1
-        if (trainer.current_epoch, batch_idx) == (self.epoch, at):
-            trainer.save_checkpoint(self.file)
 
 
 def losses(
@@ -50,7 +34,7 @@ def losses(
     record = Losses()
     with unchanged_environment(LIGHTNING):
         seed_everything(1, verbose=False)
-        callbacks = [record, *([Save(save, epoch, batch)] if save else [])]
+        callbacks = [record, *([Saves(save, "on_train_batch_end", epoch, batch)] if save else [])]
         options: Any = {"precision": "64-true", "callbacks": callbacks, "max_epochs": epochs}
         quiet_trainer(strategy(), devices, **options).fit(task(), made(), ckpt_path=resume)
     return record.logged["train/loss"]

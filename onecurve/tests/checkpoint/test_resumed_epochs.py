@@ -9,7 +9,7 @@ import pytest
 import torch
 import warm_ranks
 from lightning.pytorch.callbacks import BackboneFinetuning
-from several_fits import quiet_trainer
+from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torchmetrics import CatMetric, MaxMetric, MeanMetric
@@ -17,21 +17,6 @@ from torchmetrics import CatMetric, MaxMetric, MeanMetric
 import onecurve
 
 STRATEGIES = {"single": (onecurve.Single, 1), "ddp": (onecurve.DDP, 2)}
-
-
-class Saves(L.Callback):
-    """Saves once, in a hook of an epoch."""
-
-    def __init__(self, file: Path, hook: str, epoch: int, batch: int | None = None) -> None:
-        self.file, self.epoch, self.batch, self.is_done = file, epoch, batch, False
-        setattr(self, hook, self.save)
-
-    def save(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
-        is_here = trainer.current_epoch == self.epoch and not trainer.sanity_checking
-        is_here &= self.batch in (None, trainer.fit_loop.batch_idx)
-        if is_here and not self.is_done:
-            self.is_done = True
-            trainer.save_checkpoint(self.file)
 
 
 class Sees(L.LightningModule):
@@ -168,10 +153,9 @@ class Counts(L.LightningModule):
 def counted(
     name: str,
     resume: Path | None,
+    epochs: int = 1,
     *callbacks: L.Callback,
     steps: int = -1,
-    epochs: int = 1,
-    save: Path | None = None,
 ) -> dict[str, float]:
     """What the last epoch has logged."""
     strategy, devices = STRATEGIES[name]
@@ -183,8 +167,6 @@ def counted(
     rows = torch.tensor([9.0, 9, 7, 9, 8, 0, 3, 0, 0, 1], dtype=torch.float64)[:, None]
     loader = DataLoader(TensorDataset(rows), 3)
     trainer.fit(Counts(), loader, loader if steps < 0 else None, ckpt_path=resume)
-    if save:
-        trainer.save_checkpoint(save)
     return {key: v.item() for key, v in trainer.callback_metrics.items() if key != "seen"}
 
 
@@ -195,31 +177,28 @@ def test_an_epoch_counts_what_it_had_counted(tmp_path: Path, hook: str, batch: i
     """In one process to the bit; also of two ranks, and by two."""
     one, two = tmp_path / "one.ckpt", tmp_path / "two.ckpt"
     in_ranks = partial(warm_ranks.run, "test_resumed_epochs.counted", processes=2)
-    whole = counted("single", None, Saves(one, hook, 0, batch))
+    whole = counted("single", None, 1, Saves(one, hook, 0, batch))
     assert whole["rows"] == 46
     assert counted("single", one) == whole
     if batch:
         approximately = pytest.approx(whole, rel=1e-11)
-        assert in_ranks(("ddp", None, Saves(two, hook, 0, batch))) == approximately
+        assert in_ranks(("ddp", None, 1, Saves(two, hook, 0, batch))) == approximately
         assert in_ranks(("ddp", two)) == approximately
         assert in_ranks(("ddp", one)) == approximately
         assert counted("single", two) == approximately
 
 
 def test_an_epoch_that_max_steps_ended_counts_on(tmp_path: Path) -> None:
-    counted("single", None, steps=2, save=tmp_path / "two.ckpt")
+    counted("single", None, 1, Saves(tmp_path / "two.ckpt"), steps=2)
     assert counted("single", tmp_path / "two.ckpt") == counted("single", None)
 
 
-def two_epochs(name: str, resume: Path | None) -> dict[str, float]:
-    return counted(name, resume, epochs=2)
-
-
-def test_ranks_end_an_epoch_that_one_process_has_trained_and_begin_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_ranks_end_an_epoch_that_one_process_has_trained_and_begin_the_next(
+    epochs: int, tmp_path: Path
+) -> None:
     file = tmp_path / "one.ckpt"
-    counted("single", None, Saves(file, "on_validation_end", 0))
-    in_ranks = partial(warm_ranks.run, "test_resumed_epochs.two_epochs", processes=2)
-    whole = two_epochs("single", None)
-    assert in_ranks(("ddp", file)) == pytest.approx(whole, rel=1e-11)
-    last_of_the_first = partial(warm_ranks.run, "test_resumed_epochs.counted", processes=2)
-    assert last_of_the_first(("ddp", file)) == pytest.approx(counted("single", None), rel=1e-11)
+    counted("single", None, 1, Saves(file, "on_validation_end", 0))
+    in_ranks = partial(warm_ranks.run, "test_resumed_epochs.counted", processes=2)
+    whole = counted("single", None, epochs=epochs)
+    assert in_ranks(("ddp", file, epochs)) == pytest.approx(whole, rel=1e-11)

@@ -88,12 +88,26 @@ class Losses(Callback):
             self.logged.setdefault(name, []).append(value.item())
 
 
-class SavesAtEnd(Callback):
-    def __init__(self, path: Path) -> None:
-        self.path = path
+class Saves(Callback):
+    """Saves a checkpoint once, in a hook; in an epoch, and after a batch of it (-1: the last)."""
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        trainer.save_checkpoint(self.path)
+    def __init__(
+        self,
+        file: Path,
+        hook: str = "on_train_end",
+        epoch: int | None = None,
+        batch: int | None = None,
+    ) -> None:
+        self.file, self.epoch, self.batch, self.is_done = file, epoch, batch, False
+        setattr(self, hook, self.save)
+
+    def save(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        at = trainer.num_training_batches - 1 if self.batch == -1 else self.batch
+        is_here = self.epoch in (None, trainer.current_epoch)
+        is_here &= at in (None, trainer.fit_loop.batch_idx)
+        if is_here and not self.is_done and not trainer.sanity_checking:
+            self.is_done = True
+            trainer.save_checkpoint(self.file)
 
 
 def quiet_trainer(strategy: Any = "auto", devices: int = 1, **options: Any) -> Trainer:

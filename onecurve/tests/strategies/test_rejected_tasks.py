@@ -14,7 +14,7 @@ import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule, Trainer
 from others import WIDTH, AddsNoise, Centred, OwnLoader, Samples, Stranger, loaders
-from several_fits import STRATEGIES, SavesAtEnd, fits, quiet_trainer
+from several_fits import STRATEGIES, Saves, fits, quiet_trainer
 from sharded_networks import fused
 from torch import nn
 from torch.utils.data import DataLoader
@@ -30,7 +30,7 @@ def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str
     """What is printed in a fit, with a checkpoint at its end."""
     options: dict[str, Any] = {"data": data or partial(DataLoader, Samples(), 8)}
     with redirect_stderr(StringIO()) as said, TemporaryDirectory() as folder:
-        options["callbacks"] = [SavesAtEnd(Path(folder) / "end.ckpt")]
+        options["callbacks"] = [Saves(Path(folder) / "end.ckpt")]
         found = fits({"": (task, STRATEGIES[name](), options)})
     assert not isinstance(found[""], str)
     return said.getvalue()
