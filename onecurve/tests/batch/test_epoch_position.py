@@ -114,7 +114,7 @@ def streams_by_ranks(file: Path) -> tuple[list[float], list[float]]:
 def test_ranks_read_a_stream_again(tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
     whole = losses(data.stream, tasks.Plain, save=file)
-    for rest in warm_ranks.run("test_epoch_position.streams_by_ranks", (file,), processes=2):
+    for rest in warm_ranks.run(streams_by_ranks, file):
         assert rest == pytest.approx(whole[2:], rel=1e-11)
     assert losses(data.stream, tasks.Plain, resume=file) == pytest.approx(whole[2:], rel=1e-11)
 

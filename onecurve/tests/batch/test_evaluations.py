@@ -17,10 +17,6 @@ from torchmetrics import MeanSquaredError
 import onecurve
 
 
-def in_two_ranks(function: str, *arguments: Any) -> Any:
-    return warm_ranks.run(f"test_evaluations.{function}", arguments, processes=2)
-
-
 class OneClockIsSlow(Small):
     """Notes the steps before a validation; the second rank's clock is half a second late."""
 
@@ -50,7 +46,7 @@ def validated_by_the_clock() -> list[int]:
 
 
 def test_ranks_validate_by_the_clock_of_the_first() -> None:
-    assert in_two_ranks("validated_by_the_clock")
+    assert warm_ranks.run(validated_by_the_clock)
 
 
 class LogsErrors(Small):
@@ -73,7 +69,7 @@ def logged_error(strategy: Any, devices: int) -> Tensor:
 
 
 def test_a_metric_of_a_step_is_a_number() -> None:
-    assert in_two_ranks("logged_error", onecurve.DDP, 2).ndim == 0
+    assert warm_ranks.run(logged_error, onecurve.DDP, 2).ndim == 0
 
 
 class Written(BasePredictionWriter):
@@ -106,7 +102,7 @@ def predicted(devices: int) -> tuple[Any, list[Any]]:
 
 def test_each_rank_predicts_its_own_and_its_writers_know_which() -> None:
     """With batches of 5, 5 and 1."""
-    first, second = in_two_ranks("predicted", 2)
+    first, second = warm_ranks.run(predicted, 2)
     of_first, of_second = [[0, 1, 2], [5, 6, 7], [10]], [[3, 4], [8, 9], []]
     assert first == [of_first, [*((each, each) for each in of_first), [of_first]]]
     own, seen = second

@@ -176,15 +176,15 @@ def counted(
 def test_an_epoch_counts_what_it_had_counted(tmp_path: Path, hook: str, batch: int | None) -> None:
     """In one process to the bit; also of two ranks, and by two."""
     one, two = tmp_path / "one.ckpt", tmp_path / "two.ckpt"
-    in_ranks = partial(warm_ranks.run, "test_resumed_epochs.counted", processes=2)
+    in_ranks = partial(warm_ranks.run, counted)
     whole = counted("single", None, 1, Saves(one, hook, 0, batch))
     assert whole["rows"] == 46
     assert counted("single", one) == whole
     if batch:
         approximately = pytest.approx(whole, rel=1e-11)
-        assert in_ranks(("ddp", None, 1, Saves(two, hook, 0, batch))) == approximately
-        assert in_ranks(("ddp", two)) == approximately
-        assert in_ranks(("ddp", one)) == approximately
+        assert in_ranks("ddp", None, 1, Saves(two, hook, 0, batch)) == approximately
+        assert in_ranks("ddp", two) == approximately
+        assert in_ranks("ddp", one) == approximately
         assert counted("single", two) == approximately
 
 
@@ -199,6 +199,6 @@ def test_ranks_end_an_epoch_that_one_process_has_trained_and_begin_the_next(
 ) -> None:
     file = tmp_path / "one.ckpt"
     counted("single", None, 1, Saves(file, "on_validation_end", 0))
-    in_ranks = partial(warm_ranks.run, "test_resumed_epochs.counted", processes=2)
+    in_ranks = partial(warm_ranks.run, counted)
     whole = counted("single", None, epochs=epochs)
-    assert in_ranks(("ddp", file, epochs)) == pytest.approx(whole, rel=1e-11)
+    assert in_ranks("ddp", file, epochs) == pytest.approx(whole, rel=1e-11)

@@ -164,7 +164,7 @@ def alone(cases: dict[Any, Case]) -> dict[Any, Any]:
 
 def fits_in_ranks(cases: dict[Any, Case], processes: int = 2) -> dict[Any, Any]:
     """All cases in ranks that are there already."""
-    found: dict[Any, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
+    found: dict[Any, Any] = warm_ranks.run(fits, cases, processes=processes)
     return found
 
 

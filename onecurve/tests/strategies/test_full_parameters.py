@@ -69,7 +69,7 @@ def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
 )
 def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line: str) -> None:
     each: Any = [tuple(way.split()) for way in ways.split(", ")]
-    found = warm_ranks.run("test_full_parameters.after", (MadeEarly, *each), processes=2)
+    found = warm_ranks.run(after, MadeEarly, *each)
     if line:
         assert line in found
         return
@@ -108,8 +108,7 @@ def fits_that_change_rows(strategy: str) -> list[str]:
 
 @pytest.mark.parametrize("strategy", ["fsdp", "tensor"])
 def test_rows_of_what_is_sharded_are_changed_in_the_context_alone(strategy: str) -> None:
-    run = "test_full_parameters.fits_that_change_rows"
-    lines = warm_ranks.run(run, (strategy,), processes=2)
+    lines = warm_ranks.run(fits_that_change_rows, strategy)
     trained = [change for change, line in zip(CHANGES, lines, strict=True) if "trained" in line]
     assert trained == []
     for line in lines:
@@ -169,8 +168,7 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
 def test_a_task_is_read_changed_and_loaded_after_its_fit(strategy: str) -> None:
     with unchanged_environment(LIGHTNING):
         single = between_two_fits(onecurve.Single(), 1)
-    run = partial(warm_ranks.run, "test_full_parameters.between_two_fits", processes=2)
-    found = run((STRATEGIES[strategy](),))
+    found = warm_ranks.run(between_two_fits, STRATEGIES[strategy]())
     lines = {each for each in found if isinstance(each, str)}
     expected = "called after the run" if strategy == "pipeline" else "within the context"
     assert [expected in line for line in lines] == [True]

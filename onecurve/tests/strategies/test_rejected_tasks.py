@@ -37,16 +37,16 @@ def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str
 
 
 def test_a_line_is_said_once() -> None:
-    run = partial(warm_ranks.run, "test_rejected_tasks.said_in_fit", processes=2)
+    run = partial(warm_ranks.run, said_in_fit)
     for name in ("ddp", "fsdp"):
         line = f"strategy={name}: model.0.shift of Centred became different ones on each rank"
-        assert run((Centred, None, name)).count(line) == 1
-    said = run((AddsNoise,))
+        assert run(Centred, None, name).count(line) == 1
+    said = run(AddsNoise)
     drawn = "strategy=ddp: training_step of AddsNoise draws random numbers, different ones on each"
     words = "dropout may, which trains as well; draw noise in prepare(batch), where it is the same"
     assert said.count(drawn) == said.count(words) == 1
     line = "strategy=ddp: every rank computes every batch of OwnLoader"
-    assert run((Stranger, OwnLoader)).count(line) == 1
+    assert run(Stranger, OwnLoader).count(line) == 1
 
 
 def fit_of_the_other_package(trains: str) -> None:
