@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import attentions
 import others
 import sharded_networks
 import stages
@@ -684,6 +685,35 @@ SPLIT = dict.fromkeys(("pipeline",), GPIPE["pipeline"]) if too_old(PASSED_ON) el
 BY_SCHEDULES = ("pipeline",) if SPLIT else ("pipeline", *SCHEDULES)
 ONE_BY_ONE = BY_GPIPE["pipeline"]
 ON_A_MESH = {"pipeline x tensor": {"plan": {"*.pass_on": "colwise_gather"}}}
+
+
+def sequences(network: Callable[[], Any]) -> Case:
+    """A row of a network whose sequences are cut into shards."""
+    return other(partial(attentions.Attends, network), under=("context",))
+
+
+OF_SEQUENCES = {
+    "attention: in both directions, causal, of grouped queries": sequences(
+        attentions.in_all_directions
+    ),
+    "attention masks: of all positions, of each head, of each sample": sequences(attentions.masked),
+    "an attention mask that is an input": other(attentions.GivesAMask, under=("context",)),
+    "an attention mask of a shard's keys": sequences(attentions.of_own_keys),
+    "learned biases of distances and of keys": sequences(attentions.Biased),
+    "attention to a memory of another length": other(
+        partial(attentions.Remembers, attentions.Attention), under=("context",)
+    ),
+    "nn.TransformerEncoder, causal or with padding": sequences(
+        lambda: nn.Sequential(attentions.Encoder(padded=True), attentions.Encoder())
+    ),
+    "nn.MultiheadAttention": sequences(
+        partial(attentions.OfTorch, others.WIDTH, 4, batch_first=True)
+    ),
+    "attention that torch.utils.checkpoint computes again": sequences(
+        lambda: nn.Sequential(*map(attentions.Recomputed, (False, True)))
+    ),
+    "a `forward` that takes and returns trees": other(attentions.OfATree, under=("context",)),
+}
 OF_STAGES = {
     "two calls of a network in a step": staged(
         stages.TwoViews, rejected("calls its network more than once; use Pipeline(schedule='gpipe'")
@@ -778,6 +808,7 @@ SECTIONS = {
     "Data": OF_DATA,
     "Steps, losses and optimizers": OF_STEPS,
     "Tasks as others write them": OF_OTHERS,
+    "Sequences": OF_SEQUENCES,
     "Stages": OF_STAGES,
 }
 CASES = {name: case for rows in SECTIONS.values() for name, case in rows.items()}
