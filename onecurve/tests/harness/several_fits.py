@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import warm_ranks
-from conftest import ROUNDING, largest_difference
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -58,23 +57,6 @@ class Small(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class OptimizesByHand(Small):
-    """The same in manual optimization; others say what is done between both calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        self.backward_passes(batch)
-        optimizer.step()
-
-    def backward_passes(self, batch: Any) -> None:
-        self.manual_backward(super().training_step(batch, 0))
 
 
 class Losses(Callback):
@@ -166,12 +148,3 @@ def fits_in_ranks(cases: dict[Any, Case], processes: int = 2) -> dict[Any, Any]:
     """All cases in ranks that are there already."""
     found: dict[Any, Any] = warm_ranks.run(fits, cases, processes=processes)
     return found
-
-
-def assert_equal(found: Any, single: dict[str, list[float]], epochs: int = 1) -> None:
-    """That a fit was not refused, and has logged what another one has."""
-    assert not isinstance(found, str), found
-    assert found.keys() == single.keys()
-    for name, curve in single.items():
-        assert len(curve) == 3 * epochs
-        assert largest_difference(found[name], curve) <= ROUNDING

@@ -210,9 +210,7 @@ OF_STEPS = {
     "a sum over samples": case(
         tasks.Summed, **cells(SHARES, differs(result.SUM)), pipeline=OTHER_LOSS
     ),
-    "a mean by class weights, said by `weight`": case(
-        tasks.ClassWeightedSaid, data.dictionaries, trainer={"limit_val_batches": 0}
-    ),
+    "a mean by class weights, said by `weight`": case(tasks.ClassWeighted, validation=None),
     "a mean over tokens without padding": case(
         tasks.Padded, data.tokens, None, **NO_MEAN, pipeline=OTHER_LOSS
     ),
@@ -347,6 +345,7 @@ OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank
 OF_ONE_RANK: dict[str, dict[str, Any]] = {
     name: {"timeout_seconds": 2} for name in ("fsdp", "pipeline")
 }
+BY_RANKS: dict[str, Any] = {"under": ("ddp", "tensor")}
 HOOKS = rejected("and 1 more have hooks (register_hook)")
 OF_OTHERS = {
     "a network that is called by its name, and no `forward`": other(
@@ -410,9 +409,6 @@ OF_OTHERS = {
         fsdp=differs(result.MEAN),
     ),
     "a buffer of a rank's own samples": other(others.KeepsAQueue, **cells(SHARES, BECAME)),
-    "manual optimization that returns no loss, rows that are kept in a list": other(
-        others.ByHandOfNone, **cells(SHARES, differs("what a step keeps")), under=SHARES
-    ),
     "spectral_norm": network(
         others.Spectral,
         pipeline=differs("buffers that the network changes"),
@@ -457,6 +453,11 @@ OF_OTHERS = {
         context=differs(result.POSITIONS),
         under=(*OTHERS, "context"),
     ),
+    "a number for a batch": other(
+        partial(others.Forwards, partial(others.OneNumber, others.WIDTH, others.WIDTH)),
+        dp=rejected("forward returned a number for the whole batch; return"),
+        under=("dp",),
+    ),
     "a mean over positions": other(
         partial(others.Forwards, partial(others.Averages, others.WIDTH, others.WIDTH)),
         context=rejected("positions, so it combines positions"),
@@ -483,7 +484,6 @@ OF_OTHERS = {
     "Lightning's EMAWeightAveraging": other(
         others.Averaged, **SHARDED_TASK, **OF_ANOTHER, under=("fsdp", "tensor", "pipeline")
     ),
-    "a loss of slopes alone": other(others.PenalizesSlopes, ddp=SOME_PARAMETERS, **TWICE),
     "Lightning's BaseFinetuning": other(others.Unfreezes, tensor=rejected(SHARDED), **OF_ANOTHER),
     "nn.Embedding(max_norm=...)": other(
         others.ScalesRows, **cells(SHARES, rejected("scales rows by what a batch looks up"))
@@ -558,7 +558,7 @@ OF_OTHERS = {
     "gradients that are assigned, and norms as numbers": other(
         others.ByNumbers, ddp=GRADIENTS, **OF_ANOTHER
     ),
-    "a network that is called after its slopes": other(others.OwnSlopes, **TWICE),
+    "a penalty on slopes, of a network that is called again": other(others.OwnSlopes, **TWICE),
     "an optimizer of one's own, with a state before its first step, and a schedule": other(
         others.Own, **OWN_OPTIMIZER
     ),
@@ -610,6 +610,21 @@ OF_OTHERS = {
             ("ddp", "tensor"), rejected("OwnLoader yields different samples on some ranks; let")
         ),
         under=("ddp", "tensor"),
+    ),
+    "a DistributedSampler of one's own": case(others.LoadsByRank, None, None, **BY_RANKS),
+    "the same, shuffled": case(partial(others.LoadsByRank, True), None, None, **BY_RANKS),
+    "a DistributedSampler that yields batches": case(
+        partial(others.LoadsByRank, yields_batches=True), None, None, **BY_RANKS
+    ),
+    "labels of Hugging Face, of which some are -100": case(
+        others.FineTunes,
+        others.texts,
+        None,
+        **cells(SHARES, differs("labels of the batch are -100, of which ranks have different")),
+        under=SHARES,
+    ),
+    "the same, said by `weight`": case(
+        others.FineTunesByWeight, others.texts, None, under=(*SHARES, "tensor")
     ),
     "detect_anomaly=True": other(
         others.Stranger,
@@ -716,7 +731,9 @@ OF_SEQUENCES = {
 }
 OF_STAGES = {
     "two calls of a network in a step": staged(
-        stages.TwoViews, rejected("calls its network more than once; use Pipeline(schedule='gpipe'")
+        stages.TwoViews,
+        pipeline=rejected("calls its network more than once; use Pipeline(schedule='gpipe'"),
+        under=("dp", "pipeline"),
     ),
     "the same, schedule=gpipe": staged(stages.TwoViews, settings=GPIPE),
     "a method `loss` that takes something else": staged(stages.OtherLoss),
@@ -743,6 +760,9 @@ OF_STAGES = {
         stages.tuple_of_one, rejected("returns neither a tensor nor a tuple of several; change")
     ),
     "a layer with a generator": stages_of(stages.one_generator),
+    "a layer that branches on values": stages_of(
+        stages.branching, rejected("strategy=pipeline: layer net.2 cannot be measured")
+    ),
     "BatchNorm, in micro-batches of at least two samples": stages_of(
         stages.normalized, differs(result.BATCHNORM), settings={"pipeline": {"microbatches": 5}}
     ),

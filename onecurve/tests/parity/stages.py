@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from several_fits import OptimizesByHand, Small
+from several_fits import Small
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,8 +23,8 @@ class Of(Small):
 
 class TwoViews(Small):
     def of(self, batch: Any) -> Tensor:
-        first = self.net(batch[0])
-        second = self.net(batch[0] * first.mean(1, keepdim=True))
+        first = self(batch[0])
+        second = self(batch[0] * first.mean(1, keepdim=True))
         return (first - second).square().mean() + F.mse_loss(first, batch[1])
 
 
@@ -166,6 +166,15 @@ class Draws(nn.Linear):
 
 def one_generator() -> nn.Module:
     return nn.Sequential(Draws(), nn.Tanh(), nn.Linear(8, 2))
+
+
+class Branches(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs if inputs.sum().item() > 0 else -inputs
+
+
+def branching() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), Branches(), nn.Linear(6, 2))
 
 
 class AsATuple(nn.Linear):
@@ -522,15 +531,22 @@ class ChangesEach(Small):
         clamped(self)
 
 
-class ScalesByHand(OptimizesByHand):
+class ScalesByHand(Small):
     """Takes a norm over all gradients, as sharpness-aware minimization does."""
 
-    def backward_passes(self, batch: Any) -> None:
-        super().backward_passes(batch)
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.of(batch))
         given = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
         norm = torch.stack([gradient.norm() for gradient in given]).norm()
         for gradient in given:
             gradient.div_(norm)
+        optimizer.step()
 
 
 class SumsUpInPlace(Small):

@@ -128,6 +128,9 @@ class ClassWeighted(Plain):
         weights = targets[:, :1].sigmoid()
         return (weights * (outputs - targets).square()).sum() / weights.sum()
 
+    def weight(self, targets: Tensor) -> Tensor:
+        return targets[:, 0].sigmoid().sum()
+
 
 class TwoLoaders(Plain):
     """A batch of each of two loaders in a step, and of one in validation."""
@@ -349,20 +352,6 @@ class ByChunks(Plain):
     def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         inputs, targets = self.prepare(batch)
         return inputs, targets
-
-
-class ClassWeightedSaid(ClassWeighted):
-    def prepare(self, batch: Any) -> Any:
-        return batch["x"], {"y": batch["more"][0]}
-
-    def loss(self, outputs: Any, targets: Any) -> Tensor:
-        return super().loss(outputs, targets["y"])
-
-    def weight(self, targets: Any) -> Tensor:
-        return targets["y"][:, 0].sigmoid().sum()
-
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        return super().parts(self.prepare(batch))
 
 
 class Denoising(Plain):
