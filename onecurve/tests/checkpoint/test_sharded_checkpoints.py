@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Cli, column
-from test_checkpoint_files import files_of_at_most
 from torch.distributed.checkpoint import load
 
 from onecurve import read_checkpoint
@@ -84,18 +83,3 @@ def test_what_is_not_whole_is_passed_over_or_told(trained: Cli, cli: Cli, tmp_pa
     assert more.status == 0, more.err
     assert "skipped last.ckpt: rest.ckpt is missing" in more.out
     assert damage(last) is None
-
-
-def test_a_full_disk_leaves_what_was_there(train: Cli, cli: Cli) -> None:
-    run = train(*SHARDED, "trainer.max_epochs=1").run
-    last = run / "checkpoints/last.ckpt"
-    before = {path: path.is_file() and path.read_bytes() for path in [last, *last.rglob("*")]}
-    with files_of_at_most(20_000):
-        more = cli("train.py", "resume=last", "trainer.max_epochs=2")
-    assert more.status == 2, more.err
-    assert "could not be written" in more.err
-    assert before == {
-        path: path.is_file() and path.read_bytes() for path in [last, *last.rglob("*")]
-    }
-    assert damage(last) is None
-    assert sorted(path.name for path in last.parent.iterdir()) == ["best.ckpt", "last.ckpt"]

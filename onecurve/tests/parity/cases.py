@@ -345,6 +345,7 @@ OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank
 OF_ONE_RANK: dict[str, dict[str, Any]] = {
     name: {"timeout_seconds": 2} for name in ("fsdp", "pipeline")
 }
+OF_ONE_STAGE = {"pipeline": OF_ONE_RANK["pipeline"]}
 BY_RANKS: dict[str, Any] = {"under": ("ddp", "tensor")}
 HOOKS = rejected("and 1 more have hooks (register_hook)")
 OF_OTHERS = {
@@ -476,7 +477,7 @@ OF_OTHERS = {
         others.Copies, **cells(("fsdp", "tensor"), rejected(SHARDED)), **OF_LAYERS
     ),
     "a weight that is used outside of its module": other(
-        others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER
+        others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER, settings=OF_ONE_STAGE
     ),
     "Lightning's grad_norm, and numbers of gradients, in a hook": other(
         others.LogsNorms, **OF_ANOTHER
@@ -539,7 +540,9 @@ OF_OTHERS = {
         **cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
     ),
     "a weight that is logged": other(
-        others.LogsAWeight, pipeline=rejected("gets a number of weights or gradients that")
+        others.LogsAWeight,
+        pipeline=rejected("gets a number of weights or gradients that"),
+        settings=OF_ONE_STAGE,
     ),
     "histograms of weights": other(others.DrawsHistograms, **SHARDED_TASK, **OF_ANOTHER),
     "blocks with a line of their own in between": network(others.PlacedBetween, **BETWEEN),
