@@ -662,8 +662,7 @@ OF_TENSOR: dict[str, tuple[str, dict[str, Any]]] = {
     "a GPT of tied weights": ("gpt", {"tied": True}),
     "torchvision's VisionTransformer": ("vit", {}),
     "nn.TransformerEncoder": ("encoder", {}),
-    "layers that are known by their classes": ("named", {}),
-    "fused projections": ("fused", {}),
+    "fused projections, layers that are known by their classes": ("fused", {}),
     "activations in place": ("mlp", {"inplace": True}),
 }
 OF_OTHERS |= {
