@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 import warm_ranks
-from lightning.pytorch.callbacks import BasePredictionWriter
-from several_fits import Small, data, quiet_trainer
+from several_fits import Small, Written, data, quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import MeanSquaredError
@@ -70,19 +69,6 @@ def logged_error(strategy: Any, devices: int) -> Tensor:
 
 def test_a_metric_of_a_step_is_a_number() -> None:
     assert warm_ranks.run(logged_error, onecurve.DDP, 2).ndim == 0
-
-
-class Written(BasePredictionWriter):
-    def __init__(self) -> None:
-        super().__init__("batch_and_epoch")
-        self.seen: list[Any] = []
-
-    def write_on_batch_end(self, *args: Any) -> None:
-        prediction, indices = args[2:4]
-        self.seen.append((indices, [] if prediction is None else prediction))
-
-    def write_on_epoch_end(self, *args: Any) -> None:
-        self.seen.append(args[3])
 
 
 class Predicts(Small):

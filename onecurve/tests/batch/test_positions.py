@@ -11,7 +11,7 @@ from conftest import one_of_a_kind
 from lightning.pytorch.callbacks import EarlyStopping
 from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import onecurve
 
@@ -43,6 +43,7 @@ class Events(L.LightningModule):
         self.seen.append(("ends", self.current_epoch))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        assert self.trainer.estimated_stepping_batches  # asks for the loaders early
         return torch.optim.SGD(self.parameters(), 0.01)
 
 
@@ -68,15 +69,20 @@ def fitted(
     strategy: Strategy = onecurve.Single,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
+    rows = TensorDataset(torch.arange(2.0 * BATCHES))
+    loader = options.pop("loader", None) or DataLoader(rows, 2, shuffle=True)
     torch.manual_seed(1)
     options = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **options}
     stops = EarlyStopping("loss", patience=99, strict=False)
     trainer = quiet_trainer(strategy(), callbacks=[stops, *callbacks], **options)
-    loader = DataLoader(TensorDataset(torch.arange(2.0 * BATCHES)), 2, shuffle=True)
     val = DataLoader(TensorDataset(torch.arange(4.0)), 2)
     task = Events()
     trainer.fit(task, loader, val, ckpt_path=resume)
     return [*task.seen, ("waited", stops.wait_count)]
+
+
+def trained(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [event for event in events if event[0] == "train"]
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -159,6 +165,43 @@ def test_plain_lightning_counts_on(where: str, tmp_path: Path) -> None:
     whole = fitted(None, saves, **options)
     rest = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]
     assert [each[:4] for each in rest] == [each[:4] for each in whole[saves.happened : -1]]
+
+
+class ByEpoch(Sampler[int]):
+    """Begins with the sample of the epoch's number."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Any:
+        return iter([(self.epoch + number) % 8 for number in range(8)])
+
+
+def test_a_sampler_that_is_told_the_epoch_is_told_before_workers_read(tmp_path: Path) -> None:
+    rows = TensorDataset(torch.arange(8.0))
+    options = {"sampler": ByEpoch(), "num_workers": 1, "batch_size": 8}
+    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
+    fitted(None, saves, loader=DataLoader(rows, **options))  # type: ignore[arg-type]
+    rest = fitted(saves.file, loader=DataLoader(rows, **options))  # type: ignore[arg-type]
+    assert [each[4][0] for each in trained(rest)] == [2, 3]
+
+
+def test_loaders_that_are_reloaded_may_draw_otherwise_as_a_line_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: Any = {"reload_dataloaders_every_n_epochs": 1}
+    options["loader"] = DataLoader(TensorDataset(torch.arange(4.0)), 2)
+    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
+    whole = trained(fitted(None, saves, **options))
+    assert "resume: " not in capsys.readouterr().out
+    assert trained(fitted(saves.file, **options)) == whole[4:]
+    said = capsys.readouterr().out
+    assert said.count("resume: trainer.reload_dataloaders_every_n_epochs=1: the loaders are ") == 1
 
 
 def test_loaders_with_generators_of_their_own_resume_in_the_first_epoch(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import warm_ranks
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -90,6 +91,21 @@ class Saves(Callback):
         if is_here and not self.is_done and not trainer.sanity_checking:
             self.is_done = True
             trainer.save_checkpoint(self.file)
+
+
+class Written(BasePredictionWriter):
+    """Keeps the indices and predictions of each batch, and in the end the indices of all."""
+
+    def __init__(self) -> None:
+        super().__init__("batch_and_epoch")
+        self.seen: list[Any] = []
+
+    def write_on_batch_end(self, *args: Any) -> None:
+        prediction, indices = args[2:4]
+        self.seen.append((indices, [] if prediction is None else prediction))
+
+    def write_on_epoch_end(self, *args: Any) -> None:
+        self.seen.append(args[3])
 
 
 def quiet_trainer(strategy: Any = "auto", devices: int = 1, **options: Any) -> Trainer:
