@@ -116,14 +116,9 @@ def test_rows_of_what_is_sharded_are_changed_in_the_context_alone(strategy: str)
         assert "\n" not in line
 
 
-class Pair(Stranger):
-    """A network that is no sequence of layers, with a line of its own in between."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: Summed())
-
-
 class Summed(nn.Module):
+    """No sequence of layers: it has a line of its own in between."""
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
@@ -138,7 +133,7 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
     torch.manual_seed(0)
     short = {"num_sanity_val_steps": 0, "limit_train_batches": 2, "max_epochs": 1}
     trainer = quiet_trainer(strategy, devices=devices, precision="64-true", **short)
-    task, loader = Pair(), DataLoader(Samples(), 8)
+    task, loader = Stranger(Summed), DataLoader(Samples(), 8)
     trainer.fit(task, loader)
     inputs = Samples()[0]["inputs"]
     full = {name: torch.ones_like(value) for name, value in Summed().double().state_dict().items()}
