@@ -128,7 +128,7 @@ ALL_OF_IT = announced("every rank computes every batch of NoLoader")
 GRADIENTS, DRAWS = differs(result.GRADIENTS), differs(result.DRAWS)
 OTHER_STREAM = rejected("yields different samples on some ranks")
 NO_LINEAR = {"tensor": rejected("it has no Linear layer, used once")}
-ONE_OPTIMIZER = cells(("fsdp", "tensor"), rejected(SHARDED))
+SHARDED_TASK = cells(("fsdp", "tensor"), rejected(SHARDED))
 ON_SOME = cells(SHARES, rejected("on some ranks only, so it cannot be averaged"))
 SOME_PARAMETERS = rejected("used only some of the parameters")
 ANOTHER_WAY = rejected("in another way than by calling net")
@@ -204,7 +204,7 @@ OF_STEPS = {
     ),
     "LBFGS": case(
         partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
-        **ONE_OPTIMIZER,
+        **SHARDED_TASK,
         pipeline=rejected("LBFGS updates a parameter by the gradients of others"),
     ),
     "a sum over samples": case(
@@ -309,12 +309,6 @@ OF_STEPS = {
         pipeline=rejected("share a parameter, but are on stages 0 and 1; give Pipeline("),
     ),
     "calls of the network between epochs": case(tasks.Sampling),
-    "what a step keeps in no checkpoint": case(
-        tasks.Remembers,
-        **cells(("single", "dp", "tensor"), differs(result.RESUME)),
-        **cells(SHARES, differs(result.KEPT)),
-        pipeline=OTHER_LOSS,
-    ),
 }
 
 
@@ -329,7 +323,6 @@ def network(make: Callable[[], Any], **options: Any) -> Case:
     return other(partial(others.Stranger, make), **options)
 
 
-SHARDED_TASK = cells(("fsdp", "tensor"), rejected(SHARDED))
 OF_LAYERS = {"pipeline": rejected("parameters or gradients, in another way than by calling model")}
 OF_ANOTHER = {
     "pipeline": rejected("reads, draws or compares a weight or a gradient that another rank has")
@@ -361,8 +354,9 @@ OF_OTHERS = {
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.ScaledLate),
     "gradients that are removed in a hook": other(others.RemovesGradients),
-    "another method than `forward`": other(others.CallsAMethod, settings=METHODS),
-    "`forward` by its name, steps without a batch's number": other(others.CallsByName),
+    "another method, `forward` by its name, steps without a batch's number": other(
+        others.CallsAMethod, settings=METHODS
+    ),
     "a part of a module that is never called": other(others.CallsParts, settings=FINER),
     "no optimizer": other(others.HasNoOptimizer),
     "layers that are frozen in a step": other(others.FreezesInItsStep, ddp=GRADIENTS),
@@ -398,9 +392,6 @@ OF_OTHERS = {
         **cells(("single", "ddp"), differs(result.LATE_PARTS)),
         **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
         pipeline=rejected("reads, draws or compares a weight"),
-    ),
-    "a part that is frozen for a while in a step": other(
-        others.FrozenForAWhile, ddp=SOME_PARAMETERS
     ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
@@ -473,9 +464,7 @@ OF_OTHERS = {
         others.ChangesWeights, **NO_LINEAR
     ),
     "weights that are assigned before each batch": other(others.AssignsWeights),
-    "a copy of a module in a step": other(
-        others.Copies, **cells(("fsdp", "tensor"), rejected(SHARDED)), **OF_LAYERS
-    ),
+    "a copy of a module in a step": other(others.Copies, **SHARDED_TASK, **OF_LAYERS),
     "a weight that is used outside of its module": other(
         others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER, settings=OF_ONE_STAGE
     ),
@@ -698,7 +687,7 @@ def between(code: Callable[..., Any]) -> Case:
     return staged(partial(stages.Between, code), rejected("has no sequence of layers: "))
 
 
-SPLIT = dict.fromkeys(("pipeline",), GPIPE["pipeline"]) if too_old(PASSED_ON) else {}
+SPLIT = GPIPE if too_old(PASSED_ON) else {}
 BY_SCHEDULES = ("pipeline",) if SPLIT else ("pipeline", *SCHEDULES)
 ONE_BY_ONE = BY_GPIPE["pipeline"]
 ON_A_MESH = {"pipeline x tensor": {"plan": {"*.pass_on": "colwise_gather"}}}
@@ -782,16 +771,10 @@ OF_STAGES = {
     "blocks, a mask and trained positions": staged(
         stages.Named, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
     ),
-    "blocks that look at another network": staged(
-        stages.Looks, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
-    ),
     "an encoder and a decoder": staged(stages.BothStacks, ONE_BY_ONE),
     "blocks in a dictionary, trained alone": staged(stages.Keyed, ONE_BY_ONE),
     "every other block": blocks_called(stages.skips, "does not call them one after the other"),
     "the first blocks": blocks_called(stages.stops, "calls 2 of 4 of them"),
-    "blocks side by side": blocks_called(
-        stages.calls_side_by_side, "calls one without what the one before has returned"
-    ),
     "blocks that get a trained number": blocks_called(
         stages.gives_a_trained_number, "calls one with a tensor () that is trained and of no sample"
     ),
@@ -799,10 +782,6 @@ OF_STAGES = {
     "blocks that get an object": blocks_called(
         stages.caches,
         "calls one with a OwnCache (give generate use_cache=False); return the layers",
-    ),
-    "blocks that explain what others leave over": staged(
-        stages.OfResiduals,
-        rejected("forward uses what passes between them, or skips some (let blocks return"),
     ),
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
     "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
@@ -814,15 +793,8 @@ OF_STAGES = {
         stages.AsksTheStrategy, under=(*OTHERS, *MESHES)
     ),
     "gradients that are clamped one by one": staged(stages.ChangesEach),
-    "gradients that are scaled by their norm by hand": staged(
-        stages.ScalesByHand,
-        rejected("what passes between them, or their parameters or gradients, in another way"),
-    ),
     "gradients that are added up in place": staged(
         stages.SumsUpInPlace, rejected("on_before_optimizer_step (stages.py:")
-    ),
-    "a teacher that is the network after each step": staged(
-        stages.WithTeacher, rejected("for an average of weights")
     ),
     "a state that is loaded again": staged(stages.GoesBack),
 }

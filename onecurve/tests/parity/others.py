@@ -229,7 +229,13 @@ class CallsAMethod(Stranger):
         self.head = nn.Linear(WIDTH, WIDTH)
 
     def outputs(self, batch: Any) -> Any:
-        return self.head(self.model.encode(batch["inputs"]))
+        return self.head.forward(self.model.encode(batch["inputs"]))
+
+    def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+        return super().training_step(batch, 0)
+
+    def validation_step(self, batch: Any) -> None:  # type: ignore[override]
+        super().validation_step(batch, 0)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.model(batch["inputs"])
@@ -237,21 +243,6 @@ class CallsAMethod(Stranger):
     def configure_optimizers(self) -> Any:
         trained = [*self.model.trained(), *self.head.parameters()]
         return torch.optim.AdamW(trained, lr=0.01)
-
-
-class CallsByName(Scaled):
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = Encodes()
-
-    def outputs(self, batch: Any) -> Any:
-        return self.model.forward(batch["inputs"]) * self.scale + self.shift
-
-    def training_step(self, batch: Any) -> Any:  # type: ignore[override]
-        return super().training_step(batch, 0)
-
-    def validation_step(self, batch: Any) -> None:  # type: ignore[override]
-        super().validation_step(batch, 0)
 
 
 class CallsParts(Stranger):
@@ -391,20 +382,6 @@ class LateTeacher(Stranger):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return F.mse_loss(self.model(batch["inputs"]), self.teacher(batch["labels"]))
-
-
-class FrozenForAWhile(Stranger):
-    """One optimizer, and a part that every other step freezes until its backward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.critic = pair()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.critic.requires_grad_(batch_idx % 2 == 1)
-        loss = F.mse_loss(self.critic(self.model(batch["inputs"])), batch["labels"])
-        self.critic.requires_grad_(True)
-        return loss + 0.1 * self.model(batch["labels"]).square().mean()
 
 
 class AdversariesOfPyTorch(Adversaries):
