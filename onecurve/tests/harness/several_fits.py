@@ -18,9 +18,8 @@ from onecurve.machine import unchanged_environment
 # What a Trainer leaves in the environment of its process.
 LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
-"""A module, a strategy, and options of the Trainer. Or data=, which makes another loader; resume=,
-the checkpoint to go on from; is_alone=, where not every rank may be refused, so that no case can
-follow."""
+"""A module, a strategy, and options of the Trainer. Or data=, which makes another loader;
+is_alone=, where not every rank may be refused, so that no case can follow."""
 
 
 STRATEGIES: dict[str, Any] = {
@@ -132,7 +131,7 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
     results: dict[Any, Any] = {}
     for name, (module, strategy, options) in cases.items():
         options = dict(options)
-        resume, is_alone = options.pop("resume", None), options.pop("is_alone", False)
+        is_alone = options.pop("is_alone", False)
         loader = options.pop("data", data)()
         seed_everything(1, verbose=False)
         losses = Losses()
@@ -140,7 +139,7 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
         usual = {"devices": 2, "max_epochs": 2, "precision": "64-true", "callbacks": callbacks}
         trainer = quiet_trainer(strategy, **{**usual, **options})
         try:
-            trainer.fit(module(), loader, ckpt_path=resume)
+            trainer.fit(module(), loader)
             results[name] = losses.logged
         except Exception as error:
             refusal = user_error_behind(error)

@@ -507,17 +507,6 @@ class Dropped(Plain):
         self.net[1] = nn.Dropout(0.5)
 
 
-class Remembers(Plain):
-    """Weighs a loss by the one before, which is in no checkpoint."""
-
-    last = 0.0
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        last, self.last = self.last, float(loss.detach())
-        return loss * (1 + 1e-3 * last)
-
-
 class Tied(Plain):
     def __init__(self) -> None:
         super().__init__()
