@@ -3,8 +3,7 @@
 import re
 
 import pytest
-import warm_ranks
-from several_fits import Small
+from several_fits import Small, fits_in_ranks
 from torch import nn
 
 import onecurve
@@ -22,7 +21,7 @@ class HasUnused(Small):
 def test_what_a_line_proposes_to_a_script_is_python() -> None:
     def fit(strategy: object) -> object:
         cases = {"": (HasUnused, strategy, {})}
-        return warm_ranks.run("several_fits.fits", (cases,), processes=2)[""]
+        return fits_in_ranks(cases)[""]
 
     line = fit(onecurve.DDP())
     assert isinstance(line, str)

@@ -158,7 +158,7 @@ def test_a_run_that_was_interrupted_while_averaging(name: str, tmp_path: Path) -
         if name == "single":
             averaged(*arguments)
         else:
-            warm_ranks.run("test_averaging.averaged", arguments, processes=2)
+            warm_ranks.run(averaged, *arguments)
     for file in ("swa.ckpt", "last.ckpt"):
         ours, theirs = (read_checkpoint(folder / file) for folder in (rest, whole))
         states = [(ours["state_dict"], theirs["state_dict"])]
@@ -360,7 +360,7 @@ def test_averages_of_weights_in_16_bits_have_more(tmp_path: Path, name: str) -> 
     if name == "single":
         climb(name, tmp_path)
     else:
-        warm_ranks.run("test_averaging.climb", (name, tmp_path), processes=2)
+        warm_ranks.run(climb, name, tmp_path)
     steps = [1 + Climbs.STEP * step for step in range(1, 13)]
     moving = steps[0]
     for count, step in enumerate(steps[1:], 1):

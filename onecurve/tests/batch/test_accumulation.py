@@ -68,7 +68,7 @@ def test_accumulated_batches_make_the_step_of_one() -> None:
             name: trained(task, whole(), "auto", 1, **CLIPS)
             for name, (task, _, _, whole) in WINDOWS.items()
         }
-    ranks = warm_ranks.run("test_accumulation.accumulated", (onecurve.DDP, 2), processes=2)
+    ranks = warm_ranks.run(accumulated, onecurve.DDP, 2)
     for name in WINDOWS:
         assert_equal(ranks[name], single[name])
         # What is logged by step is of another batch.

@@ -8,17 +8,12 @@ from typing import Any
 
 import torch
 import warm_ranks
-from lightning.pytorch.callbacks import BasePredictionWriter
-from several_fits import Small, data, quiet_trainer
+from several_fits import Small, Written, data, quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import MeanSquaredError
 
 import onecurve
-
-
-def in_two_ranks(function: str, *arguments: Any) -> Any:
-    return warm_ranks.run(f"test_evaluations.{function}", arguments, processes=2)
 
 
 class OneClockIsSlow(Small):
@@ -50,7 +45,7 @@ def validated_by_the_clock() -> list[int]:
 
 
 def test_ranks_validate_by_the_clock_of_the_first() -> None:
-    assert in_two_ranks("validated_by_the_clock")
+    assert warm_ranks.run(validated_by_the_clock)
 
 
 class LogsErrors(Small):
@@ -73,20 +68,7 @@ def logged_error(strategy: Any, devices: int) -> Tensor:
 
 
 def test_a_metric_of_a_step_is_a_number() -> None:
-    assert in_two_ranks("logged_error", onecurve.DDP, 2).ndim == 0
-
-
-class Written(BasePredictionWriter):
-    def __init__(self) -> None:
-        super().__init__("batch_and_epoch")
-        self.seen: list[Any] = []
-
-    def write_on_batch_end(self, *args: Any) -> None:
-        prediction, indices = args[2:4]
-        self.seen.append((indices, [] if prediction is None else prediction))
-
-    def write_on_epoch_end(self, *args: Any) -> None:
-        self.seen.append(args[3])
+    assert warm_ranks.run(logged_error, onecurve.DDP, 2).ndim == 0
 
 
 class Predicts(Small):
@@ -106,7 +88,7 @@ def predicted(devices: int) -> tuple[Any, list[Any]]:
 
 def test_each_rank_predicts_its_own_and_its_writers_know_which() -> None:
     """With batches of 5, 5 and 1."""
-    first, second = in_two_ranks("predicted", 2)
+    first, second = warm_ranks.run(predicted, 2)
     of_first, of_second = [[0, 1, 2], [5, 6, 7], [10]], [[3, 4], [8, 9], []]
     assert first == [of_first, [*((each, each) for each in of_first), [of_first]]]
     own, seen = second

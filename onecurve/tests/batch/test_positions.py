@@ -8,10 +8,10 @@ import lightning as L
 import pytest
 import torch
 from conftest import one_of_a_kind
-from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
-from several_fits import quiet_trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import onecurve
 
@@ -43,21 +43,21 @@ class Events(L.LightningModule):
         self.seen.append(("ends", self.current_epoch))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        assert self.trainer.estimated_stepping_batches  # asks for the loaders early
         return torch.optim.SGD(self.parameters(), 0.01)
 
 
-class Saves(L.Callback):
-    """Saves once, in a hook of epoch 1, at a batch; notes how much had happened."""
+class Notes(Saves):
+    """Saves in a hook of epoch 1, and notes how much had happened."""
 
     def __init__(self, file: Path, hook: str, batch: int | None = None) -> None:
-        self.file, self.batch, self.happened = file, batch, 0
-        setattr(self, hook, self.save)
+        super().__init__(file, hook, 1, batch)
 
-    def save(self, trainer: L.Trainer, task: Any, *_: Any, **__: Any) -> None:
-        is_here = self.batch in (None, trainer.fit_loop.batch_idx)
-        if trainer.current_epoch == 1 and is_here and not self.file.exists():
-            self.happened = len(task.seen)
-            trainer.save_checkpoint(self.file)
+    def save(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
+        happened = len(trainer.lightning_module.seen)  # type: ignore[arg-type]
+        if not self.is_done:
+            super().save(trainer)
+            self.happened = happened
 
 
 Strategy = Callable[[], Any]
@@ -69,15 +69,20 @@ def fitted(
     strategy: Strategy = onecurve.Single,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
+    rows = TensorDataset(torch.arange(2.0 * BATCHES))
+    loader = options.pop("loader", None) or DataLoader(rows, 2, shuffle=True)
     torch.manual_seed(1)
     options = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **options}
     stops = EarlyStopping("loss", patience=99, strict=False)
     trainer = quiet_trainer(strategy(), callbacks=[stops, *callbacks], **options)
-    loader = DataLoader(TensorDataset(torch.arange(2.0 * BATCHES)), 2, shuffle=True)
     val = DataLoader(TensorDataset(torch.arange(4.0)), 2)
     task = Events()
     trainer.fit(task, loader, val, ckpt_path=resume)
     return [*task.seen, ("waited", stops.wait_count)]
+
+
+def trained(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [event for event in events if event[0] == "train"]
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -114,7 +119,7 @@ KEPT = [cell for cell in ALL if cell[0] in ("inside", "accumulated") or cell[1] 
 
 @pytest.mark.parametrize(("name", "where"), one_of_a_kind(ALL, kept=KEPT))
 def test_a_resumed_run_is_the_rest_of_one_run(name: str, where: str, tmp_path: Path) -> None:
-    saves = Saves(tmp_path / "one.ckpt", *HOOKS[where])
+    saves = Notes(tmp_path / "one.ckpt", *HOOKS[where])
     whole = fitted(None, saves, **OPTIONS[name])
     assert len(whole) > EPOCHS * BATCHES
     if not saves.file.exists():
@@ -123,14 +128,6 @@ def test_a_resumed_run_is_the_rest_of_one_run(name: str, where: str, tmp_path: P
         return
     rest = fitted(saves.file, **OPTIONS[name])
     assert rest == whole[saves.happened - AGAIN.get(where, 0) :]
-
-
-@pytest.mark.parametrize("where", ["a step", "the last step"])
-def test_a_schedule_of_accumulation_resumes(where: str, tmp_path: Path) -> None:
-    saves = Saves(tmp_path / "one.ckpt", *HOOKS[where])
-    whole = fitted(None, saves, GradientAccumulationScheduler({0: 1, 1: 2}))
-    rest = fitted(saves.file, GradientAccumulationScheduler({0: 1, 1: 2}))
-    assert rest == whole[saves.happened :]
 
 
 class Stops(L.Callback):
@@ -153,13 +150,8 @@ def test_a_run_that_was_stopped_trains_on_as_one_that_was_not(
     """Lightning validates before it stops, which draws; a run that goes on does not."""
     file, whole = tmp_path / "stopped.ckpt", fitted(val_check_interval=interval)
 
-    class Saved(L.Callback):
-        def save(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.current_epoch == (2 if hook == "on_train_end" else 1):
-                trainer.save_checkpoint(file)
-
-    setattr(Saved, hook, Saved.save)
-    stopped = fitted(None, Stops(batch), Saved(), val_check_interval=interval)
+    saves = Saves(file, hook, 2 if hook == "on_train_end" else 1)
+    stopped = fitted(None, Stops(batch), saves, val_check_interval=interval)
     assert stopped[-2] == ("ends", 1)
     rest = fitted(file, val_check_interval=interval)[:-1]  # early stopping counts the validation
     assert rest == whole[-len(rest) - 1 : -1]
@@ -169,45 +161,70 @@ def test_a_run_that_was_stopped_trains_on_as_one_that_was_not(
 @pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])
 def test_plain_lightning_counts_on(where: str, tmp_path: Path) -> None:
     """It validates first where that was due, and has as many steps, if not the same samples."""
-    saves, options = Saves(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
+    saves, options = Notes(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
     whole = fitted(None, saves, **options)
     rest = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]
     assert [each[:4] for each in rest] == [each[:4] for each in whole[saves.happened : -1]]
 
 
-def own_generators() -> dict[str, DataLoader[Any]]:
-    rows = TensorDataset(torch.arange(2.0 * BATCHES))
-    return {
-        name: DataLoader(rows, 2, shuffle=True, generator=torch.Generator().manual_seed(seed))
-        for name, seed in (("a", 1), ("b", 2))
-    }
+class ByEpoch(Sampler[int]):
+    """Begins with the sample of the epoch's number."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Any:
+        return iter([(self.epoch + number) % 8 for number in range(8)])
+
+
+def test_a_sampler_that_is_told_the_epoch_is_told_before_workers_read(tmp_path: Path) -> None:
+    rows = TensorDataset(torch.arange(8.0))
+    options = {"sampler": ByEpoch(), "num_workers": 1, "batch_size": 8}
+    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
+    fitted(None, saves, loader=DataLoader(rows, **options))  # type: ignore[arg-type]
+    rest = fitted(saves.file, loader=DataLoader(rows, **options))  # type: ignore[arg-type]
+    assert [each[4][0] for each in trained(rest)] == [2, 3]
+
+
+def test_loaders_that_are_reloaded_may_draw_otherwise_as_a_line_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: Any = {"reload_dataloaders_every_n_epochs": 1}
+    options["loader"] = DataLoader(TensorDataset(torch.arange(4.0)), 2)
+    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
+    whole = trained(fitted(None, saves, **options))
+    assert "resume: " not in capsys.readouterr().out
+    assert trained(fitted(saves.file, **options)) == whole[4:]
+    said = capsys.readouterr().out
+    assert said.count("resume: trainer.reload_dataloaders_every_n_epochs=1: the loaders are ") == 1
 
 
 def test_loaders_with_generators_of_their_own_resume_in_the_first_epoch(tmp_path: Path) -> None:
     class Two(Events):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            rows = torch.cat([batch["a"][0], batch["b"][0]])
-            return super().training_step([rows], batch_idx)
-
-    class Saved(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == 2:
-                trainer.save_checkpoint(tmp_path / "first.ckpt")
+            return super().training_step([torch.cat([batch[0][0], batch[1][0]])], batch_idx)
 
     def fit(resume: Path | None, *callbacks: L.Callback) -> list[Any]:
-        task, options = Two(), {"max_epochs": 2, "limit_val_batches": 0}
-        trainer = quiet_trainer(onecurve.Single(), callbacks=list(callbacks), **options)
-        trainer.fit(task, own_generators(), ckpt_path=resume)
+        task, rows = Two(), TensorDataset(torch.arange(2.0 * BATCHES))
+        drawn = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+        trainer = quiet_trainer(onecurve.Single(), max_epochs=2, callbacks=list(callbacks))
+        loaders = [DataLoader(rows, 2, shuffle=True, generator=generator) for generator in drawn]
+        trainer.fit(task, loaders, ckpt_path=resume)
         return task.seen
 
-    whole = fit(None, Saved())
-    assert fit(tmp_path / "first.ckpt") == whole[3:]
+    file = tmp_path / "first.ckpt"
+    assert fit(None, Saves(file, "on_train_batch_end", 0, 1))[3:] == fit(file)
 
 
 @pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])
 def test_a_file_of_plain_lightning_goes_on(where: str, tmp_path: Path) -> None:
     """As under plain Lightning, which does not save the order of the samples."""
-    saves, options = Saves(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
+    saves, options = Notes(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
     fitted(None, saves, strategy=lambda: "auto", **options)
     assert "resume" not in torch.load(saves.file, weights_only=True)
     plain = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]

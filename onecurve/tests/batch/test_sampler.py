@@ -1,22 +1,22 @@
-"""Every sample of an epoch is seen exactly once, in the loader's order, by any number of ranks."""
+"""Every sample of an epoch is seen exactly once, in the loader's order, by any number of ranks.
+
+That samplers for ranks are replaced is in rows of tests/parity/cases.py.
+"""
 
 import random
 from collections.abc import Iterator
-from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from several_fits import Case, Small, alone, assert_equal, data, fits_in_ranks, quiet_trainer
+from several_fits import Small, quiet_trainer
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
     Dataset,
-    DistributedSampler,
     Sampler,
     Subset,
     SubsetRandomSampler,
@@ -153,66 +153,6 @@ def test_loaders_that_cannot_be_shared_are_rejected() -> None:
     reject_shared(Own(TEN, 4), 1)
     with pytest.raises(UserError, match=r"Own .* 2 ranks cannot share .*; .*strategy=Single"):
         reject_shared(Own(TEN, 4), 2)
-
-
-class BatchesOfRank(DistributedSampler[Any]):
-    """Yields batches, as that of scvi-tools does."""
-
-    def __init__(self, *, batch_size: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.batch_size = batch_size
-
-    def __iter__(self) -> Any:
-        indices = super().__iter__()
-        while batch := list(islice(indices, self.batch_size)):
-            yield batch
-
-
-class OfRank(Sampler[int]):
-    """Divides the samples among ranks, and is no DistributedSampler, as those of timm."""
-
-    def __init__(self) -> None:
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.rank, 22, self.ranks))
-
-
-class LoadsByRank(Small):
-    """Takes such a sampler where there are ranks, as libraries do."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        dataset: Any = data().dataset
-        if not dist.is_initialized():
-            return DataLoader(dataset, 8, shuffle=self.kind == "shuffled")
-        if self.kind == "batches":
-            batches = BatchesOfRank(batch_size=8, dataset=dataset, shuffle=False)
-            return DataLoader(dataset, None, sampler=batches, collate_fn=None)
-        if self.kind == "of timm":
-            return DataLoader(dataset, 8, sampler=OfRank())
-        return DataLoader(dataset, 8, sampler=DistributedSampler(dataset, shuffle=self.kind != ""))
-
-
-def test_a_distributed_sampler_is_replaced() -> None:
-    kinds = "", "shuffled", "batches"
-    tasks = {kind: partial(LoadsByRank, kind) for kind in (*kinds, "of timm")}
-    options = {"data": type(None)}
-    cases: dict[Any, Case] = {
-        (strategy.name, kind): (task, strategy, options)
-        for kind, task in tasks.items()
-        for strategy in (onecurve.DDP(timeout_seconds=30), onecurve.Tensor(timeout_seconds=30))
-    }
-    single = alone({kind: (tasks[kind], None, options) for kind in kinds})
-    found = fits_in_ranks(cases)
-    for name, kind in cases:
-        if kind in kinds:
-            assert_equal(found[name, kind], single[kind], epochs=2)
-        else:
-            assert "the loader of TensorDataset yields different samples" in found[name, kind]
 
 
 class Noisy(Dataset[Tensor]):

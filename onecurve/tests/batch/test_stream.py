@@ -160,7 +160,7 @@ def predicted(strategy: Any, devices: int) -> list[Any]:
 def test_predictions_of_a_stream_are_in_its_order() -> None:
     with unchanged_environment(LIGHTNING):
         single = predicted(onecurve.Single(), 1)
-    ranks = warm_ranks.run("test_stream.predicted", (onecurve.DDP(), 2), processes=2)
+    ranks = warm_ranks.run(predicted, onecurve.DDP(), 2)
     assert [len(rows) for rows in ranks] == [21, 21]
     curves = [tree_flatten(rows)[0] for rows in (single, ranks)]
     assert largest_difference(*curves) <= ROUNDING

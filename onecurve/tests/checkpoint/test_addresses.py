@@ -13,6 +13,7 @@ from conftest import (
     ROUNDING,
     TINY,
     Cli,
+    Refused,
     column,
     largest_difference,
     one_of_a_kind,
@@ -61,7 +62,7 @@ def test_a_killed_run_continues_elsewhere(
 
 
 def test_the_best_at_an_address_is_tested_evaluated_and_begun_from(
-    train: Cli, cli: Cli, tmp_path: Path, bucket: Path
+    train: Cli, cli: Cli, refused: Refused, bucket: Path
 ) -> None:
     there = f"local://{bucket}"
     run = train(FLOAT64, f"{DIRPATH}={there}")
@@ -73,9 +74,8 @@ def test_the_best_at_an_address_is_tested_evaluated_and_begun_from(
     assert "weights are from" in begun.out
     # What the run has recorded can be typed again anywhere.
     assert f"file: {there}/best.ckpt\n" in (begun.run / "config.yaml").read_text()
-    missing = cli("evaluate.py", f"checkpoint={there}/other.ckpt")
-    assert missing.status == 2
-    assert f"checkpoint={there}/other.ckpt: there is no checkpoint" in missing.err
+    missing = refused("evaluate.py", f"checkpoint={there}/other.ckpt")
+    assert f"checkpoint={there}/other.ckpt: there is no checkpoint" in missing
     content = bytearray((bucket / "last.ckpt").read_bytes())
     content[500] ^= 1
     (bucket / "last.ckpt").write_bytes(content)
@@ -85,12 +85,11 @@ def test_the_best_at_an_address_is_tested_evaluated_and_begun_from(
 
 
 def test_an_address_that_cannot_be_written_to_is_rejected_before_training(
-    cli: Cli, bucket: Path
+    refused: Refused, bucket: Path
 ) -> None:
     (bucket / "file").write_text("in the way")
-    refused = cli("train.py", *TINY, f"{DIRPATH}=local://{bucket}/file/run")
-    assert refused.status == 2
-    assert f"{DIRPATH}=local://{bucket}/file/run: cannot be written to (" in refused.err
+    line = refused("train.py", *TINY, f"{DIRPATH}=local://{bucket}/file/run")
+    assert f"{DIRPATH}=local://{bucket}/file/run: cannot be written to (" in line
 
 
 def test_what_was_copied_there_by_hand_is_fetched(trained: Cli, train: Cli, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from conftest import EPOCH, Cli
+from conftest import EPOCH, Cli, Refused
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringModel
@@ -99,9 +99,6 @@ def test_what_is_no_checkpoint_is_noticed(tmp_path: Path) -> None:
     write_checkpoint({"one": torch.ones(1), "two": torch.zeros(1)}, file)
     file.write_bytes(file.read_bytes().replace(b"data/1", b"data/0"))
     assert damage(file) == "its list of records is damaged"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.txt", "a" * 1000)
-    assert "its records are compressed" in str(damage(file))
     assert damage(tmp_path / "b.ckpt") == "No such file or directory"
     # These never end.
     os.mkfifo(tmp_path / "pipe.ckpt")
@@ -111,17 +108,15 @@ def test_what_is_no_checkpoint_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_file_of_an_earlier_release_is_read_and_a_newer_one_refused(
-    train: Cli, cli: Cli, warm: Cli
+    train: Cli, refused: Refused, warm: Cli
 ) -> None:
     """They ended in a line with their SHA-256, and said nothing of a format."""
     last = train("trainer.max_epochs=1", "test=false").run / "checkpoints/last.ckpt"
     checkpoint = torch.load(last, weights_only=True)
     assert checkpoint["format"] == 1
     write_checkpoint(checkpoint | {"format": 2}, last)
-    refused = cli("train.py", f"resume={last}")
-    assert refused.status == 2
-    assert "has format 2, and this release of onecurve reads up to 1" in refused.err
-    assert len(refused.err.splitlines()) == 1
+    line = refused("train.py", f"resume={last}")
+    assert "has format 2, and this release of onecurve reads up to 1" in line
     del checkpoint["format"]
     torch.save(checkpoint, last)
     digest = hashlib.sha256(last.read_bytes()).hexdigest()
@@ -133,23 +128,29 @@ def test_a_file_of_an_earlier_release_is_read_and_a_newer_one_refused(
     assert torch.load(last, weights_only=True)["global_step"] == 2 * EPOCH
 
 
-@pytest.mark.parametrize("in_background", ["false", "true"])
+@pytest.mark.parametrize(
+    ("form", "in_background"), [("file", "false"), ("file", "true"), ("sharded", "false")]
+)
 def test_a_full_disk_costs_no_checkpoint(
-    train: Cli, cli: Cli, warm: Cli, in_background: str
+    train: Cli, cli: Cli, warm: Cli, form: str, in_background: str
 ) -> None:
-    run = train("trainer.max_epochs=1", "test=false").run
-    last = run / "checkpoints/last.ckpt"
-    before = last.read_bytes()
-    with files_of_at_most(100_000):
+    run = train("trainer.max_epochs=1", "test=false", f"checkpoint.format={form}").run
+
+    def kept() -> dict[Path, bytes]:
+        files = (run / "checkpoints").rglob("*")
+        return {file: file.read_bytes() for file in files if file.is_file()}
+
+    before = kept()
+    with files_of_at_most(20_000):
         changed = ("trainer.max_epochs=2", f"checkpoint.async={in_background}")
         more = cli("train.py", "resume=last", *changed)
-    assert last.read_bytes() == before
+    assert kept() == before
     assert "could not be written" in more.err
     assert more.status == 2, more.err
     assert json.loads((run / "metrics.json").read_text())["status"] == "failed"
     assert "Traceback" not in more.err
     warm("train.py", "resume=last")
-    assert torch.load(last, weights_only=True)["global_step"] == 2 * EPOCH
+    assert read_checkpoint(run / "checkpoints/last.ckpt")["global_step"] == 2 * EPOCH
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
@@ -196,14 +197,12 @@ def test_nothing_but_torch_is_needed_to_read_one(train: Cli) -> None:
 
 
 def test_another_network_is_refused_and_its_weights_can_be_taken(
-    trained: Cli, cli: Cli, warm: Cli
+    trained: Cli, refused: Refused, warm: Cli
 ) -> None:
     file = trained("trainer.max_epochs=1", "test=false").run / "checkpoints/last.ckpt"
     other = ("model=mlp", "data.image_size=8", "model.hidden=[512,64]", "callbacks=[]")
-    refused = cli("train.py", *other, f"resume={file}")
-    assert refused.status == 2
-    assert "network.hidden2.weight is (512, 512) there and (64, 512) here" in refused.err
-    assert len(refused.err.splitlines()) == 1
+    line = refused("train.py", *other, f"resume={file}")
+    assert "network.hidden2.weight is (512, 512) there and (64, 512) here" in line
     started = warm("train.py", *other, f"init={file}", "trainer.max_epochs=1")
     assert "init: 3 of 6 weights are from" in started.out
     assert (

@@ -7,7 +7,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from several_fits import quiet_trainer
+from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
@@ -181,22 +181,10 @@ class WaitsForItsLoss(Task):
         self.log("loss", 1.0)
 
 
-class SavesInside(L.Callback):
-    def __init__(self, path: Path, hook: str, in_last_step: bool = False) -> None:
-        setattr(self, hook, self.save)
-        self.path = path
-        self.in_last_step = in_last_step
-
-    def save(self, trainer: L.Trainer, *_: Any) -> None:
-        is_due = trainer.is_last_batch or not self.in_last_step
-        if trainer.current_epoch == 1 and is_due and not self.path.exists():
-            trainer.save_checkpoint(self.path)
-
-
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
 def test_a_plateau_is_noticed_at_the_end_of_a_resumed_epoch(hook: str, tmp_path: Path) -> None:
     path, whole = tmp_path / "inside.ckpt", WaitsForItsLoss()
-    fit(whole, 3, None, SavesInside(path, hook))
+    fit(whole, 3, None, Saves(path, hook, 1))
     rest = WaitsForItsLoss()
     fit(rest, 3, path)
     assert rest.rates[-1] == whole.rates[-1]
@@ -205,7 +193,7 @@ def test_a_plateau_is_noticed_at_the_end_of_a_resumed_epoch(hook: str, tmp_path:
 
 def test_what_is_saved_after_a_validation_that_was_due_is_complete(tmp_path: Path) -> None:
     path, made = tmp_path / "last.ckpt", onecurve.ExponentialMovingAverage
-    fit(WaitsForItsLoss(), 2, None, made(), SavesInside(path, "on_train_batch_end", True))
+    fit(WaitsForItsLoss(), 2, None, made(), Saves(path, "on_train_batch_end", 1, -1))
     saves = ModelCheckpoint(tmp_path, "{epoch}", "loss")
     fit(WaitsForItsLoss(), 2, path, made(), saves, enable_checkpointing=True)
     saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=True)
@@ -216,6 +204,6 @@ def test_gradients_that_a_checkpoint_does_not_hold_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "inside.ckpt"
-    fit(Task(), 2, None, SavesInside(path, "on_train_batch_end"), accumulate_grad_batches=2)
+    fit(Task(), 2, None, Saves(path, "on_train_batch_end", 1), accumulate_grad_batches=2)
     fit(Task(), 2, path, accumulate_grad_batches=2)
     assert "was written after 1 of 2 accumulated batches" in capsys.readouterr().out

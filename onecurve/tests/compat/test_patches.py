@@ -53,8 +53,7 @@ def test_there_are_at_most_twelve() -> None:
 
 def test_all_are_undone_after_a_fit() -> None:
     strategies = [onecurve.DDP(), onecurve.FSDP(), onecurve.Tensor(), onecurve.Pipeline()]
-    run = "test_patches.replaced_by_fits"
-    assert warm_ranks.run(run, (strategies,), processes=2) == []
+    assert warm_ranks.run(replaced_by_fits, strategies) == []
 
 
 @pytest.mark.parametrize("owner", [torch, nn.Linear])
@@ -87,7 +86,7 @@ def of_shards() -> list[bool]:
 
 
 def test_pytorch_loses_what_is_done_to_shards() -> None:
-    lost = warm_ranks.run("test_patches.of_shards", (), processes=2)
+    lost = warm_ranks.run(of_shards)
     assert all(lost), lost
 
 
@@ -110,7 +109,7 @@ def with_a_group() -> list[str]:
 
 
 def test_a_metric_with_a_group_cannot_be_copied_and_batchnorm_of_all_ranks_is_for_gpus() -> None:
-    copied, normed = warm_ranks.run("test_patches.with_a_group", (), processes=2)
+    copied, normed = warm_ranks.run(with_a_group)
     assert copied
     assert "GPU" in normed
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 import warm_ranks
-from conftest import ROUNDING, largest_difference
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,9 +18,8 @@ from onecurve.machine import unchanged_environment
 # What a Trainer leaves in the environment of its process.
 LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
-"""A module, a strategy, and options of the Trainer. Or data=, which makes another loader; resume=,
-the checkpoint to go on from; is_alone=, where not every rank may be refused, so that no case can
-follow."""
+"""A module, a strategy, and options of the Trainer. Or data=, which makes another loader;
+is_alone=, where not every rank may be refused, so that no case can follow."""
 
 
 STRATEGIES: dict[str, Any] = {
@@ -60,23 +59,6 @@ class Small(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class OptimizesByHand(Small):
-    """The same in manual optimization; others say what is done between both calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        self.backward_passes(batch)
-        optimizer.step()
-
-    def backward_passes(self, batch: Any) -> None:
-        self.manual_backward(super().training_step(batch, 0))
-
-
 class Losses(Callback):
     """Keeps what a module logs in every step."""
 
@@ -88,12 +70,41 @@ class Losses(Callback):
             self.logged.setdefault(name, []).append(value.item())
 
 
-class SavesAtEnd(Callback):
-    def __init__(self, path: Path) -> None:
-        self.path = path
+class Saves(Callback):
+    """Saves a checkpoint once, in a hook; in an epoch, and after a batch of it (-1: the last)."""
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        trainer.save_checkpoint(self.path)
+    def __init__(
+        self,
+        file: Path,
+        hook: str = "on_train_end",
+        epoch: int | None = None,
+        batch: int | None = None,
+    ) -> None:
+        self.file, self.epoch, self.batch, self.is_done = file, epoch, batch, False
+        setattr(self, hook, self.save)
+
+    def save(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        at = trainer.num_training_batches - 1 if self.batch == -1 else self.batch
+        is_here = self.epoch in (None, trainer.current_epoch)
+        is_here &= at in (None, trainer.fit_loop.batch_idx)
+        if is_here and not self.is_done and not trainer.sanity_checking:
+            self.is_done = True
+            trainer.save_checkpoint(self.file)
+
+
+class Written(BasePredictionWriter):
+    """Keeps the indices and predictions of each batch, and in the end the indices of all."""
+
+    def __init__(self) -> None:
+        super().__init__("batch_and_epoch")
+        self.seen: list[Any] = []
+
+    def write_on_batch_end(self, *args: Any) -> None:
+        prediction, indices = args[2:4]
+        self.seen.append((indices, [] if prediction is None else prediction))
+
+    def write_on_epoch_end(self, *args: Any) -> None:
+        self.seen.append(args[3])
 
 
 def quiet_trainer(strategy: Any = "auto", devices: int = 1, **options: Any) -> Trainer:
@@ -120,7 +131,7 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
     results: dict[Any, Any] = {}
     for name, (module, strategy, options) in cases.items():
         options = dict(options)
-        resume, is_alone = options.pop("resume", None), options.pop("is_alone", False)
+        is_alone = options.pop("is_alone", False)
         loader = options.pop("data", data)()
         seed_everything(1, verbose=False)
         losses = Losses()
@@ -128,7 +139,7 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
         usual = {"devices": 2, "max_epochs": 2, "precision": "64-true", "callbacks": callbacks}
         trainer = quiet_trainer(strategy, **{**usual, **options})
         try:
-            trainer.fit(module(), loader, ckpt_path=resume)
+            trainer.fit(module(), loader)
             results[name] = losses.logged
         except Exception as error:
             refusal = user_error_behind(error)
@@ -150,14 +161,5 @@ def alone(cases: dict[Any, Case]) -> dict[Any, Any]:
 
 def fits_in_ranks(cases: dict[Any, Case], processes: int = 2) -> dict[Any, Any]:
     """All cases in ranks that are there already."""
-    found: dict[Any, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
+    found: dict[Any, Any] = warm_ranks.run(fits, cases, processes=processes)
     return found
-
-
-def assert_equal(found: Any, single: dict[str, list[float]], epochs: int = 1) -> None:
-    """That a fit was not refused, and has logged what another one has."""
-    assert not isinstance(found, str), found
-    assert found.keys() == single.keys()
-    for name, curve in single.items():
-        assert len(curve) == 3 * epochs
-        assert largest_difference(found[name], curve) <= ROUNDING

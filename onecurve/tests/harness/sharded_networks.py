@@ -274,20 +274,17 @@ class PhiMlp(nn.Module):
         return {"": "colwise", "gate_up": "fused"}
 
 
-def named() -> nn.Sequential:
-    return nn.Sequential(GPT2MLP(), Block(Grouped(), Gated()), GPT2MLP(), nn.Linear(WIDTH, 10))
-
-
 def fused() -> nn.Sequential:
     return nn.Sequential(
         Block(GPT2Attention(), pair()),
         Block(PhiAttention(), PhiMlp()),
         Block(CausalSelfAttention(), pair()),
+        GPT2MLP(),
         nn.Linear(WIDTH, 10),
     )
 
 
-NETWORKS = {"fused": fused, "named": named, "gpt": gpt, "mlp": mlp, "vit": vit, "encoder": encoder}
+NETWORKS = {"fused": fused, "gpt": gpt, "mlp": mlp, "vit": vit, "encoder": encoder}
 
 
 def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:

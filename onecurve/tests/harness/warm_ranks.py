@@ -14,9 +14,9 @@ import itertools
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,9 +112,9 @@ def start_ranks(
     return result
 
 
-def run(work: str, arguments: tuple[Any, ...], *, processes: int, logs: Path | None = None) -> Any:
-    """What a function, by its dotted name, returns on rank 0 of so many ranks."""
-    return start_ranks(work, arguments, worker.RankOptions(logs=logs), processes=processes)
+def run(work: Callable[..., Any], *arguments: Any, processes: int = 2) -> Any:
+    """What a function returns on rank 0 of so many ranks, which find it by its name."""
+    return start_ranks(work, arguments, worker.RankOptions(), processes=processes)
 
 
 def _serve(rank: int, number: int, parent: Connection) -> None:

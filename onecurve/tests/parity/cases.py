@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import attentions
 import others
 import sharded_networks
 import stages
@@ -127,7 +128,7 @@ ALL_OF_IT = announced("every rank computes every batch of NoLoader")
 GRADIENTS, DRAWS = differs(result.GRADIENTS), differs(result.DRAWS)
 OTHER_STREAM = rejected("yields different samples on some ranks")
 NO_LINEAR = {"tensor": rejected("it has no Linear layer, used once")}
-ONE_OPTIMIZER = cells(("fsdp", "tensor"), rejected(SHARDED))
+SHARDED_TASK = cells(("fsdp", "tensor"), rejected(SHARDED))
 ON_SOME = cells(SHARES, rejected("on some ranks only, so it cannot be averaged"))
 SOME_PARAMETERS = rejected("used only some of the parameters")
 ANOTHER_WAY = rejected("in another way than by calling net")
@@ -203,15 +204,13 @@ OF_STEPS = {
     ),
     "LBFGS": case(
         partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3),
-        **ONE_OPTIMIZER,
+        **SHARDED_TASK,
         pipeline=rejected("LBFGS updates a parameter by the gradients of others"),
     ),
     "a sum over samples": case(
         tasks.Summed, **cells(SHARES, differs(result.SUM)), pipeline=OTHER_LOSS
     ),
-    "a mean by class weights, said by `weight`": case(
-        tasks.ClassWeightedSaid, data.dictionaries, trainer={"limit_val_batches": 0}
-    ),
+    "a mean by class weights, said by `weight`": case(tasks.ClassWeighted, validation=None),
     "a mean over tokens without padding": case(
         tasks.Padded, data.tokens, None, **NO_MEAN, pipeline=OTHER_LOSS
     ),
@@ -310,12 +309,6 @@ OF_STEPS = {
         pipeline=rejected("share a parameter, but are on stages 0 and 1; give Pipeline("),
     ),
     "calls of the network between epochs": case(tasks.Sampling),
-    "what a step keeps in no checkpoint": case(
-        tasks.Remembers,
-        **cells(("single", "dp", "tensor"), differs(result.RESUME)),
-        **cells(SHARES, differs(result.KEPT)),
-        pipeline=OTHER_LOSS,
-    ),
 }
 
 
@@ -330,7 +323,6 @@ def network(make: Callable[[], Any], **options: Any) -> Case:
     return other(partial(others.Stranger, make), **options)
 
 
-SHARDED_TASK = cells(("fsdp", "tensor"), rejected(SHARDED))
 OF_LAYERS = {"pipeline": rejected("parameters or gradients, in another way than by calling model")}
 OF_ANOTHER = {
     "pipeline": rejected("reads, draws or compares a weight or a gradient that another rank has")
@@ -346,6 +338,8 @@ OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank
 OF_ONE_RANK: dict[str, dict[str, Any]] = {
     name: {"timeout_seconds": 2} for name in ("fsdp", "pipeline")
 }
+OF_ONE_STAGE = {"pipeline": OF_ONE_RANK["pipeline"]}
+BY_RANKS: dict[str, Any] = {"under": ("ddp", "tensor")}
 HOOKS = rejected("and 1 more have hooks (register_hook)")
 OF_OTHERS = {
     "a network that is called by its name, and no `forward`": other(
@@ -360,8 +354,9 @@ OF_OTHERS = {
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.ScaledLate),
     "gradients that are removed in a hook": other(others.RemovesGradients),
-    "another method than `forward`": other(others.CallsAMethod, settings=METHODS),
-    "`forward` by its name, steps without a batch's number": other(others.CallsByName),
+    "another method, `forward` by its name, steps without a batch's number": other(
+        others.CallsAMethod, settings=METHODS
+    ),
     "a part of a module that is never called": other(others.CallsParts, settings=FINER),
     "no optimizer": other(others.HasNoOptimizer),
     "layers that are frozen in a step": other(others.FreezesInItsStep, ddp=GRADIENTS),
@@ -398,9 +393,6 @@ OF_OTHERS = {
         **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
         pipeline=rejected("reads, draws or compares a weight"),
     ),
-    "a part that is frozen for a while in a step": other(
-        others.FrozenForAWhile, ddp=SOME_PARAMETERS
-    ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
         others.Centred,
@@ -409,9 +401,6 @@ OF_OTHERS = {
         fsdp=differs(result.MEAN),
     ),
     "a buffer of a rank's own samples": other(others.KeepsAQueue, **cells(SHARES, BECAME)),
-    "manual optimization that returns no loss, rows that are kept in a list": other(
-        others.ByHandOfNone, **cells(SHARES, differs("what a step keeps")), under=SHARES
-    ),
     "spectral_norm": network(
         others.Spectral,
         pipeline=differs("buffers that the network changes"),
@@ -456,6 +445,11 @@ OF_OTHERS = {
         context=differs(result.POSITIONS),
         under=(*OTHERS, "context"),
     ),
+    "a number for a batch": other(
+        partial(others.Forwards, partial(others.OneNumber, others.WIDTH, others.WIDTH)),
+        dp=rejected("forward returned a number for the whole batch; return"),
+        under=("dp",),
+    ),
     "a mean over positions": other(
         partial(others.Forwards, partial(others.Averages, others.WIDTH, others.WIDTH)),
         context=rejected("positions, so it combines positions"),
@@ -470,11 +464,9 @@ OF_OTHERS = {
         others.ChangesWeights, **NO_LINEAR
     ),
     "weights that are assigned before each batch": other(others.AssignsWeights),
-    "a copy of a module in a step": other(
-        others.Copies, **cells(("fsdp", "tensor"), rejected(SHARDED)), **OF_LAYERS
-    ),
+    "a copy of a module in a step": other(others.Copies, **SHARDED_TASK, **OF_LAYERS),
     "a weight that is used outside of its module": other(
-        others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER
+        others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER, settings=OF_ONE_STAGE
     ),
     "Lightning's grad_norm, and numbers of gradients, in a hook": other(
         others.LogsNorms, **OF_ANOTHER
@@ -482,7 +474,6 @@ OF_OTHERS = {
     "Lightning's EMAWeightAveraging": other(
         others.Averaged, **SHARDED_TASK, **OF_ANOTHER, under=("fsdp", "tensor", "pipeline")
     ),
-    "a loss of slopes alone": other(others.PenalizesSlopes, ddp=SOME_PARAMETERS, **TWICE),
     "Lightning's BaseFinetuning": other(others.Unfreezes, tensor=rejected(SHARDED), **OF_ANOTHER),
     "nn.Embedding(max_norm=...)": other(
         others.ScalesRows, **cells(SHARES, rejected("scales rows by what a batch looks up"))
@@ -538,7 +529,9 @@ OF_OTHERS = {
         **cells(("fsdp", "tensor"), rejected("a class has another base, such as ABC")),
     ),
     "a weight that is logged": other(
-        others.LogsAWeight, pipeline=rejected("gets a number of weights or gradients that")
+        others.LogsAWeight,
+        pipeline=rejected("gets a number of weights or gradients that"),
+        settings=OF_ONE_STAGE,
     ),
     "histograms of weights": other(others.DrawsHistograms, **SHARDED_TASK, **OF_ANOTHER),
     "blocks with a line of their own in between": network(others.PlacedBetween, **BETWEEN),
@@ -557,7 +550,7 @@ OF_OTHERS = {
     "gradients that are assigned, and norms as numbers": other(
         others.ByNumbers, ddp=GRADIENTS, **OF_ANOTHER
     ),
-    "a network that is called after its slopes": other(others.OwnSlopes, **TWICE),
+    "a penalty on slopes, of a network that is called again": other(others.OwnSlopes, **TWICE),
     "an optimizer of one's own, with a state before its first step, and a schedule": other(
         others.Own, **OWN_OPTIMIZER
     ),
@@ -610,6 +603,21 @@ OF_OTHERS = {
         ),
         under=("ddp", "tensor"),
     ),
+    "a DistributedSampler of one's own": case(others.LoadsByRank, None, None, **BY_RANKS),
+    "the same, shuffled": case(partial(others.LoadsByRank, True), None, None, **BY_RANKS),
+    "a DistributedSampler that yields batches": case(
+        partial(others.LoadsByRank, yields_batches=True), None, None, **BY_RANKS
+    ),
+    "labels of Hugging Face, of which some are -100": case(
+        others.FineTunes,
+        others.texts,
+        None,
+        **cells(SHARES, differs("labels of the batch are -100, of which ranks have different")),
+        under=SHARES,
+    ),
+    "the same, said by `weight`": case(
+        others.FineTunesByWeight, others.texts, None, under=(*SHARES, "tensor")
+    ),
     "detect_anomaly=True": other(
         others.Stranger,
         trainer={"detect_anomaly": True},
@@ -643,8 +651,7 @@ OF_TENSOR: dict[str, tuple[str, dict[str, Any]]] = {
     "a GPT of tied weights": ("gpt", {"tied": True}),
     "torchvision's VisionTransformer": ("vit", {}),
     "nn.TransformerEncoder": ("encoder", {}),
-    "layers that are known by their classes": ("named", {}),
-    "fused projections": ("fused", {}),
+    "fused projections, layers that are known by their classes": ("fused", {}),
     "activations in place": ("mlp", {"inplace": True}),
 }
 OF_OTHERS |= {
@@ -680,13 +687,44 @@ def between(code: Callable[..., Any]) -> Case:
     return staged(partial(stages.Between, code), rejected("has no sequence of layers: "))
 
 
-SPLIT = dict.fromkeys(("pipeline",), GPIPE["pipeline"]) if too_old(PASSED_ON) else {}
+SPLIT = GPIPE if too_old(PASSED_ON) else {}
 BY_SCHEDULES = ("pipeline",) if SPLIT else ("pipeline", *SCHEDULES)
 ONE_BY_ONE = BY_GPIPE["pipeline"]
 ON_A_MESH = {"pipeline x tensor": {"plan": {"*.pass_on": "colwise_gather"}}}
+
+
+def sequences(network: Callable[[], Any]) -> Case:
+    """A row of a network whose sequences are cut into shards."""
+    return other(partial(attentions.Attends, network), under=("context",))
+
+
+OF_SEQUENCES = {
+    "attention: in both directions, causal, of grouped queries": sequences(
+        attentions.in_all_directions
+    ),
+    "attention masks: of all positions, of each head, of each sample": sequences(attentions.masked),
+    "an attention mask that is an input": other(attentions.GivesAMask, under=("context",)),
+    "an attention mask of a shard's keys": sequences(attentions.of_own_keys),
+    "learned biases of distances and of keys": sequences(attentions.Biased),
+    "attention to a memory of another length": other(
+        partial(attentions.Remembers, attentions.Attention), under=("context",)
+    ),
+    "nn.TransformerEncoder, causal or with padding": sequences(
+        lambda: nn.Sequential(attentions.Encoder(padded=True), attentions.Encoder())
+    ),
+    "nn.MultiheadAttention": sequences(
+        partial(attentions.OfTorch, others.WIDTH, 4, batch_first=True)
+    ),
+    "attention that torch.utils.checkpoint computes again": sequences(
+        lambda: nn.Sequential(*map(attentions.Recomputed, (False, True)))
+    ),
+    "a `forward` that takes and returns trees": other(attentions.OfATree, under=("context",)),
+}
 OF_STAGES = {
     "two calls of a network in a step": staged(
-        stages.TwoViews, rejected("calls its network more than once; use Pipeline(schedule='gpipe'")
+        stages.TwoViews,
+        pipeline=rejected("calls its network more than once; use Pipeline(schedule='gpipe'"),
+        under=("dp", "pipeline"),
     ),
     "the same, schedule=gpipe": staged(stages.TwoViews, settings=GPIPE),
     "a method `loss` that takes something else": staged(stages.OtherLoss),
@@ -713,6 +751,9 @@ OF_STAGES = {
         stages.tuple_of_one, rejected("returns neither a tensor nor a tuple of several; change")
     ),
     "a layer with a generator": stages_of(stages.one_generator),
+    "a layer that branches on values": stages_of(
+        stages.branching, rejected("strategy=pipeline: layer net.2 cannot be measured")
+    ),
     "BatchNorm, in micro-batches of at least two samples": stages_of(
         stages.normalized, differs(result.BATCHNORM), settings={"pipeline": {"microbatches": 5}}
     ),
@@ -730,16 +771,10 @@ OF_STAGES = {
     "blocks, a mask and trained positions": staged(
         stages.Named, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
     ),
-    "blocks that look at another network": staged(
-        stages.Looks, ONE_BY_ONE, settings=ON_A_MESH, under=("pipeline", "pipeline x tensor")
-    ),
     "an encoder and a decoder": staged(stages.BothStacks, ONE_BY_ONE),
     "blocks in a dictionary, trained alone": staged(stages.Keyed, ONE_BY_ONE),
     "every other block": blocks_called(stages.skips, "does not call them one after the other"),
     "the first blocks": blocks_called(stages.stops, "calls 2 of 4 of them"),
-    "blocks side by side": blocks_called(
-        stages.calls_side_by_side, "calls one without what the one before has returned"
-    ),
     "blocks that get a trained number": blocks_called(
         stages.gives_a_trained_number, "calls one with a tensor () that is trained and of no sample"
     ),
@@ -747,10 +782,6 @@ OF_STAGES = {
     "blocks that get an object": blocks_called(
         stages.caches,
         "calls one with a OwnCache (give generate use_cache=False); return the layers",
-    ),
-    "blocks that explain what others leave over": staged(
-        stages.OfResiduals,
-        rejected("forward uses what passes between them, or skips some (let blocks return"),
     ),
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
     "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
@@ -762,15 +793,8 @@ OF_STAGES = {
         stages.AsksTheStrategy, under=(*OTHERS, *MESHES)
     ),
     "gradients that are clamped one by one": staged(stages.ChangesEach),
-    "gradients that are scaled by their norm by hand": staged(
-        stages.ScalesByHand,
-        rejected("what passes between them, or their parameters or gradients, in another way"),
-    ),
     "gradients that are added up in place": staged(
         stages.SumsUpInPlace, rejected("on_before_optimizer_step (stages.py:")
-    ),
-    "a teacher that is the network after each step": staged(
-        stages.WithTeacher, rejected("for an average of weights")
     ),
     "a state that is loaded again": staged(stages.GoesBack),
 }
@@ -778,6 +802,7 @@ SECTIONS = {
     "Data": OF_DATA,
     "Steps, losses and optimizers": OF_STEPS,
     "Tasks as others write them": OF_OTHERS,
+    "Sequences": OF_SEQUENCES,
     "Stages": OF_STAGES,
 }
 CASES = {name: case for rows in SECTIONS.values() for name, case in rows.items()}

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
@@ -20,11 +23,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, prune, weight_norm
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanAbsoluteError, MetricTracker, RunningMean, SumMetric
 
 WIDTH, LENGTH = 8, 6
+PAGE = Path(__file__).parents[2] / "docs/your_network.md"
+exec(PAGE.read_text(encoding="utf-8").split("```python\n")[2].split("```")[0], SHOWN := {})
 
 
 class Samples(Dataset[Any]):
@@ -37,6 +42,14 @@ class Samples(Dataset[Any]):
         drawn = torch.Generator().manual_seed(index)
         inputs = torch.randn(LENGTH, WIDTH, generator=drawn, dtype=torch.float64)
         return {"inputs": inputs, "labels": inputs.sin().cumsum(0)}
+
+
+class Gathered(Samples):
+    """Takes the numbers of a batch."""
+
+    def __getitem__(self, index: Any) -> dict[str, Tensor]:
+        samples: dict[str, Tensor] = default_collate([Samples()[each] for each in index])
+        return samples
 
 
 def loaders(batch: int = 7) -> tuple[DataLoader[Any], DataLoader[Any]]:
@@ -216,7 +229,13 @@ class CallsAMethod(Stranger):
         self.head = nn.Linear(WIDTH, WIDTH)
 
     def outputs(self, batch: Any) -> Any:
-        return self.head(self.model.encode(batch["inputs"]))
+        return self.head.forward(self.model.encode(batch["inputs"]))
+
+    def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+        return super().training_step(batch, 0)
+
+    def validation_step(self, batch: Any) -> None:  # type: ignore[override]
+        super().validation_step(batch, 0)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.model(batch["inputs"])
@@ -226,26 +245,39 @@ class CallsAMethod(Stranger):
         return torch.optim.AdamW(trained, lr=0.01)
 
 
-class CallsByName(Scaled):
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = Encodes()
-
-    def outputs(self, batch: Any) -> Any:
-        return self.model.forward(batch["inputs"]) * self.scale + self.shift
-
-    def training_step(self, batch: Any) -> Any:  # type: ignore[override]
-        return super().training_step(batch, 0)
-
-    def validation_step(self, batch: Any) -> None:  # type: ignore[override]
-        super().validation_step(batch, 0)
-
-
 class CallsParts(Stranger):
     network = Encodes
 
     def outputs(self, batch: Any) -> Any:
         return self.model.layers(batch["inputs"]) + self.model.shift  # type: ignore[operator]
+
+
+class FineTunes(LightningModule):
+    """A language model, as tutorials of Hugging Face write it: a mean over labels that count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        logits = self.head(self.embed(batch["input_ids"]))[:, :-1]
+        return F.cross_entropy(logits.flatten(0, 1), batch["labels"][:, 1:].flatten())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class FineTunesByWeight(FineTunes):
+    """Says what counts in a batch, as docs/your_network.md does."""
+
+    weight = SHOWN["weight"]
+
+
+def texts() -> DataLoader[Any]:
+    """Batches of 4 and 4 and 3 texts of many lengths."""
+    ids = torch.arange(6)
+    labels = [ids.where(ids < (2, 6, 4)[number % 3], -100) for number in range(11)]
+    return DataLoader([{"input_ids": ids, "labels": each} for each in labels], 4)  # type: ignore[arg-type]
 
 
 class HasNoOptimizer(Stranger):
@@ -352,20 +384,6 @@ class LateTeacher(Stranger):
         return F.mse_loss(self.model(batch["inputs"]), self.teacher(batch["labels"]))
 
 
-class FrozenForAWhile(Stranger):
-    """One optimizer, and a part that every other step freezes until its backward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.critic = pair()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.critic.requires_grad_(batch_idx % 2 == 1)
-        loss = F.mse_loss(self.critic(self.model(batch["inputs"])), batch["labels"])
-        self.critic.requires_grad_(True)
-        return loss + 0.1 * self.model(batch["labels"]).square().mean()
-
-
 class AdversariesOfPyTorch(Adversaries):
     """As code that comes from plain PyTorch: zeroes, freezes and bounds by the modules alone."""
 
@@ -453,26 +471,6 @@ class KeepsAQueue(Stranger):
         if batch_idx:
             self.queue.copy_(batch["inputs"][0, 0])  # type: ignore[operator]
         return super().training_step(batch, batch_idx)
-
-
-class ByHandOfNone(Stranger):
-    """Returns no loss, and weighs it by a row of the step before, as adversaries do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.pool = torch.zeros(0)
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        outputs, optimizer = self.outputs(batch), self.optimizers()
-        loss = F.mse_loss(outputs, batch["labels"])
-        if len(self.pool):
-            loss = loss * (1 + self.pool.mean() ** 2)
-        self.pool = outputs.detach()[:1]
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        optimizer.step()
-        self.log("train", loss)
 
 
 class Spectral(nn.Sequential):
@@ -693,6 +691,11 @@ class Neighbours(nn.Conv1d):
         return super().forward(inputs.transpose(1, 2)).transpose(1, 2)
 
 
+class OneNumber(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).mean()
+
+
 class Averages(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs).mean(1, keepdim=True)
@@ -735,13 +738,6 @@ class LogsNorms(Stranger):
 class Averaged(Stranger):
     def configure_callbacks(self) -> Any:
         return [EMAWeightAveraging()]
-
-
-class PenalizesSlopes(Stranger):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        inputs = batch["inputs"].clone().requires_grad_()
-        made = self.model(inputs)
-        return torch.autograd.grad(made.sum(), inputs, create_graph=True)[0].square().mean()
 
 
 class Late(BaseFinetuning):
@@ -904,6 +900,31 @@ class OwnLoader:
 class LoadsItself(Stranger):
     def train_dataloader(self) -> Any:
         return OwnLoader(divides=True)
+
+
+class BatchesOfRank(DistributedSampler[Any]):
+    """Yields batches, as that of scvi-tools does."""
+
+    def __iter__(self) -> Any:
+        indices = super().__iter__()
+        while batch := list(islice(indices, 8)):
+            yield batch
+
+
+class LoadsByRank(Stranger):
+    """Has a sampler for ranks where there are some, as libraries do."""
+
+    def __init__(self, shuffle: bool = False, yields_batches: bool = False) -> None:
+        super().__init__()
+        self.shuffle, self.yields_batches = shuffle, yields_batches
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        if not dist.is_initialized():
+            return DataLoader(Samples(), 8, shuffle=self.shuffle)
+        if self.yields_batches:
+            batches = BatchesOfRank(Samples(), shuffle=self.shuffle)
+            return DataLoader(Gathered(), None, sampler=batches, collate_fn=None)
+        return DataLoader(Samples(), 8, sampler=DistributedSampler(Samples(), shuffle=self.shuffle))
 
 
 def four() -> nn.Sequential:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from several_fits import OptimizesByHand, Small
+from several_fits import Small
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,8 +23,8 @@ class Of(Small):
 
 class TwoViews(Small):
     def of(self, batch: Any) -> Tensor:
-        first = self.net(batch[0])
-        second = self.net(batch[0] * first.mean(1, keepdim=True))
+        first = self(batch[0])
+        second = self(batch[0] * first.mean(1, keepdim=True))
         return (first - second).square().mean() + F.mse_loss(first, batch[1])
 
 
@@ -166,6 +166,15 @@ class Draws(nn.Linear):
 
 def one_generator() -> nn.Module:
     return nn.Sequential(Draws(), nn.Tanh(), nn.Linear(8, 2))
+
+
+class Branches(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs if inputs.sum().item() > 0 else -inputs
+
+
+def branching() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), Branches(), nn.Linear(6, 2))
 
 
 class AsATuple(nn.Linear):
@@ -310,23 +319,6 @@ class Keyed(Named):
         self.net.enter.requires_grad_(False)
 
 
-class Looks(Small):
-    def network(self) -> nn.Module:
-        return nn.Linear(6, 24)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
-        self.leave = nn.Linear(6, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        seen = self.net(inputs).view(-1, 4, 6)
-        hidden = seen.detach().cos()
-        for index in range(3):
-            hidden = self.blocks[index](hidden, mask=torch.ones(4, 1), condition=seen)
-        return self.leave(hidden.mean(1))
-
-
 class BothStacks(Small):
     """Has an encoder and a decoder, of which each rank holds a part."""
 
@@ -372,11 +364,6 @@ def stops(net: Any, hidden: Tensor) -> Tensor:
     return one_after_the_other([*net.blocks][:2], hidden)
 
 
-def calls_side_by_side(net: Any, hidden: Tensor) -> Tensor:
-    """As experts are."""
-    return torch.stack([block(hidden, mask=MASK) for block in net.blocks]).mean(0)
-
-
 def gives_a_trained_number(net: Any, hidden: Tensor) -> Tensor:
     return one_after_the_other(net.blocks, hidden, condition=net.positions.sum())
 
@@ -392,22 +379,6 @@ class OwnCache:
 
 def caches(net: Any, hidden: Tensor) -> Tensor:
     return one_after_the_other(net.blocks, hidden, condition=OwnCache())
-
-
-class OfResiduals(Small):
-    """Its own blocks, each of which is given what the ones before leave over, as in N-BEATS."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        del self.net
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        forecast = torch.zeros_like(inputs)
-        for block in self.blocks:
-            explained = block(inputs)
-            inputs, forecast = inputs - explained, forecast + explained
-        return forecast[:, :2]
 
 
 # Networks that are no sequence, split between their modules.
@@ -522,17 +493,6 @@ class ChangesEach(Small):
         clamped(self)
 
 
-class ScalesByHand(OptimizesByHand):
-    """Takes a norm over all gradients, as sharpness-aware minimization does."""
-
-    def backward_passes(self, batch: Any) -> None:
-        super().backward_passes(batch)
-        given = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
-        norm = torch.stack([gradient.norm() for gradient in given]).norm()
-        for gradient in given:
-            gradient.div_(norm)
-
-
 class SumsUpInPlace(Small):
     """Adds squares to a tensor of its own, which PyTorch leaves as it is by one without data."""
 
@@ -542,18 +502,6 @@ class SumsUpInPlace(Small):
             assert parameter.grad is not None
             total += parameter.grad.square().sum()
         self.log("norm", total.sqrt())
-
-
-class WithTeacher(Small):
-    """Has a second network, which is the first one's after each step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.teacher = self.network()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        for mean, weight in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
-            mean.data = weight.data
 
 
 class GoesBack(Small):

@@ -86,7 +86,7 @@ def column_of(column: str, rows: Sequence[str]) -> dict[str, Outcome]:
         with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
             return outcomes(column, rows)
     found: dict[str, Outcome] = warm_ranks.run(
-        "table.outcomes", (column, rows), processes=STRATEGIES[column][2]
+        outcomes, column, rows, processes=STRATEGIES[column][2]
     )
     return found
 

@@ -69,7 +69,7 @@ def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
 )
 def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line: str) -> None:
     each: Any = [tuple(way.split()) for way in ways.split(", ")]
-    found = warm_ranks.run("test_full_parameters.after", (MadeEarly, *each), processes=2)
+    found = warm_ranks.run(after, MadeEarly, *each)
     if line:
         assert line in found
         return
@@ -108,8 +108,7 @@ def fits_that_change_rows(strategy: str) -> list[str]:
 
 @pytest.mark.parametrize("strategy", ["fsdp", "tensor"])
 def test_rows_of_what_is_sharded_are_changed_in_the_context_alone(strategy: str) -> None:
-    run = "test_full_parameters.fits_that_change_rows"
-    lines = warm_ranks.run(run, (strategy,), processes=2)
+    lines = warm_ranks.run(fits_that_change_rows, strategy)
     trained = [change for change, line in zip(CHANGES, lines, strict=True) if "trained" in line]
     assert trained == []
     for line in lines:
@@ -117,14 +116,9 @@ def test_rows_of_what_is_sharded_are_changed_in_the_context_alone(strategy: str)
         assert "\n" not in line
 
 
-class Pair(Stranger):
-    """A network that is no sequence of layers, with a line of its own in between."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: Summed())
-
-
 class Summed(nn.Module):
+    """No sequence of layers: it has a line of its own in between."""
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
@@ -139,7 +133,7 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
     torch.manual_seed(0)
     short = {"num_sanity_val_steps": 0, "limit_train_batches": 2, "max_epochs": 1}
     trainer = quiet_trainer(strategy, devices=devices, precision="64-true", **short)
-    task, loader = Pair(), DataLoader(Samples(), 8)
+    task, loader = Stranger(Summed), DataLoader(Samples(), 8)
     trainer.fit(task, loader)
     inputs = Samples()[0]["inputs"]
     full = {name: torch.ones_like(value) for name, value in Summed().double().state_dict().items()}
@@ -169,8 +163,7 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
 def test_a_task_is_read_changed_and_loaded_after_its_fit(strategy: str) -> None:
     with unchanged_environment(LIGHTNING):
         single = between_two_fits(onecurve.Single(), 1)
-    run = partial(warm_ranks.run, "test_full_parameters.between_two_fits", processes=2)
-    found = run((STRATEGIES[strategy](),))
+    found = warm_ranks.run(between_two_fits, STRATEGIES[strategy]())
     lines = {each for each in found if isinstance(each, str)}
     expected = "called after the run" if strategy == "pipeline" else "within the context"
     assert [expected in line for line in lines] == [True]

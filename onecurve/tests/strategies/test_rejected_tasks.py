@@ -14,7 +14,7 @@ import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule, Trainer
 from others import WIDTH, AddsNoise, Centred, OwnLoader, Samples, Stranger, loaders
-from several_fits import STRATEGIES, SavesAtEnd, fits, quiet_trainer
+from several_fits import STRATEGIES, Saves, fits, quiet_trainer
 from sharded_networks import fused
 from torch import nn
 from torch.utils.data import DataLoader
@@ -30,23 +30,23 @@ def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str
     """What is printed in a fit, with a checkpoint at its end."""
     options: dict[str, Any] = {"data": data or partial(DataLoader, Samples(), 8)}
     with redirect_stderr(StringIO()) as said, TemporaryDirectory() as folder:
-        options["callbacks"] = [SavesAtEnd(Path(folder) / "end.ckpt")]
+        options["callbacks"] = [Saves(Path(folder) / "end.ckpt")]
         found = fits({"": (task, STRATEGIES[name](), options)})
     assert not isinstance(found[""], str)
     return said.getvalue()
 
 
 def test_a_line_is_said_once() -> None:
-    run = partial(warm_ranks.run, "test_rejected_tasks.said_in_fit", processes=2)
+    run = partial(warm_ranks.run, said_in_fit)
     for name in ("ddp", "fsdp"):
         line = f"strategy={name}: model.0.shift of Centred became different ones on each rank"
-        assert run((Centred, None, name)).count(line) == 1
-    said = run((AddsNoise,))
+        assert run(Centred, None, name).count(line) == 1
+    said = run(AddsNoise)
     drawn = "strategy=ddp: training_step of AddsNoise draws random numbers, different ones on each"
     words = "dropout may, which trains as well; draw noise in prepare(batch), where it is the same"
     assert said.count(drawn) == said.count(words) == 1
     line = "strategy=ddp: every rank computes every batch of OwnLoader"
-    assert run((Stranger, OwnLoader)).count(line) == 1
+    assert run(Stranger, OwnLoader).count(line) == 1
 
 
 def fit_of_the_other_package(trains: str) -> None:

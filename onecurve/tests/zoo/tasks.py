@@ -128,6 +128,9 @@ class ClassWeighted(Plain):
         weights = targets[:, :1].sigmoid()
         return (weights * (outputs - targets).square()).sum() / weights.sum()
 
+    def weight(self, targets: Tensor) -> Tensor:
+        return targets[:, 0].sigmoid().sum()
+
 
 class TwoLoaders(Plain):
     """A batch of each of two loaders in a step, and of one in validation."""
@@ -351,20 +354,6 @@ class ByChunks(Plain):
         return inputs, targets
 
 
-class ClassWeightedSaid(ClassWeighted):
-    def prepare(self, batch: Any) -> Any:
-        return batch["x"], {"y": batch["more"][0]}
-
-    def loss(self, outputs: Any, targets: Any) -> Tensor:
-        return super().loss(outputs, targets["y"])
-
-    def weight(self, targets: Any) -> Tensor:
-        return targets["y"][:, 0].sigmoid().sum()
-
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        return super().parts(self.prepare(batch))
-
-
 class Denoising(Plain):
     """Inputs and targets that are drawn in the step, as diffusion has them."""
 
@@ -516,17 +505,6 @@ class Dropped(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.net[1] = nn.Dropout(0.5)
-
-
-class Remembers(Plain):
-    """Weighs a loss by the one before, which is in no checkpoint."""
-
-    last = 0.0
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        last, self.last = self.last, float(loss.detach())
-        return loss * (1 + 1e-3 * last)
 
 
 class Tied(Plain):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import TINY
 from processes import Command
-from several_fits import SavesAtEnd, fits_in_ranks
+from several_fits import Saves, fits_in_ranks
 from stages import Tied
 
 import onecurve
@@ -51,7 +51,7 @@ def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
 
 def test_what_has_several_names_is_saved_under_all(tmp_path: Path) -> None:
     path = tmp_path / "end.ckpt"
-    saves = {"callbacks": [SavesAtEnd(path)], "max_epochs": 1}
+    saves = {"callbacks": [Saves(path)], "max_epochs": 1}
     fits_in_ranks({"": (Tied, onecurve.Pipeline(timeout_seconds=20), saves)})
     state = torch.load(path, weights_only=True)["state_dict"]
     for layer in ("net.0", "net.2", "last"):

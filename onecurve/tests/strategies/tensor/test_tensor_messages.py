@@ -49,7 +49,7 @@ def counts() -> dict[str, dict[str, int]]:
 @pytest.mark.compares
 def test_a_step_sends_no_more_than_it_must() -> None:
     """A block has two pairs of sharded layers; each needs one sum forwards and one backwards."""
-    sent = warm_ranks.run(counts, (), processes=2)
+    sent = warm_ranks.run(counts)
     # The last layer is joined. The gradient of the inputs is nobody's.
     assert sent["mlp"] == {"allreduce_": 2, "_allgather_base_": 1}
     # The embedding's sum forwards, the head's backwards; its logits are joined.
