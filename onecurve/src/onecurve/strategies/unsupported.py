@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
@@ -18,11 +18,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer, Rprop
 
-from ..compat.of_torch import hooked
+from ..compat.of_torch import hooked, tree_leaves
 from ..errors import UserError, in_short, of_the_project, some_of
 from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.sizes import Sizes
+
+if TYPE_CHECKING:
+    from .step import StepContext
 
 UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
 TIMEOUT, CLOSED = "Timed out", "by peer"
@@ -86,6 +89,19 @@ def reject_optimizers(optimizers: Iterable[Optimizer]) -> None:
             )
 
 
+def reject_saved_shards(checkpoint: dict[str, Any]) -> None:
+    """Reject shards that a callback or a task saves: all ranks would resume from the first's."""
+    parts = {**checkpoint, **checkpoint.get("callbacks", {})}
+    gathered = {"state_dict", "optimizer_states", "averages", "callbacks"}
+    for name, part in parts.items():
+        if name not in gathered and any(isinstance(leaf, DTensor) for leaf in tree_leaves(part)):
+            raise UserError(
+                f"checkpoint: {name} has shards of weights, and a file has those of one rank; keep "
+                "full ones, copied in `with self.trainer.strategy.full_parameters(self):`, leave "
+                "averages to onecurve.ExponentialMovingAverage, or use strategy=ddp"
+            )
+
+
 def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
     """Reject a loss computed from shards outside of `forward`, such as a penalty on weights."""
     loss = output.get("loss") if isinstance(output, dict) else output
@@ -135,6 +151,19 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     task = type(module).__name__
     return UserError(
         f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=place_of(error))}"
+    )
+
+
+def explain_rows(error: BaseException, context: "StepContext", strategy: str) -> UserError | None:
+    """Explain an error of shapes in a step on this rank's rows of what a data set calls a batch."""
+    cuts = any(loader.batch_sampler is None for loader in context.batch.shared)
+    if not cuts or not re.search("shape|size", str(error)):
+        return None
+    return UserError(
+        f"strategy={strategy}: the data set yields full batches (batch_size=None), and each rank "
+        f"takes its rows of every tensor ({in_short(error, 80)}{place_of(error)}); a tensor of two "
+        "such dimensions, as of a graph, cannot be shared: yield it as a sample (batch_size=1), or "
+        "use strategy=single"
     )
 
 

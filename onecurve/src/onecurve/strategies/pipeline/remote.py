@@ -82,7 +82,9 @@ class _NothingLost(TorchDispatchMode):  # type: ignore[no-untyped-call]
         draws = torch.Tag.nondeterministic_seeded in func.tags
         changed = tensor_leaves([args[:1], kwargs.get("out")]) if is_in_place(func) else []
         has_remote = any(tensor.is_meta for tensor in tensor_leaves([args, kwargs]))
-        if draws or (has_remote and not all(tensor.is_meta for tensor in changed)):
+        # As `average.type_as(weight)`, which is the same tensor where there is one device.
+        leaves = func is torch.ops.aten._to_copy.default and not args[0].is_meta
+        if leaves or draws or (has_remote and not all(tensor.is_meta for tensor in changed)):
             raise RuntimeError(f"{func} of a tensor on the meta device: no data")
         return func(*args, **kwargs)
 
