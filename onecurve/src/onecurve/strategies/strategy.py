@@ -45,13 +45,7 @@ from .pipeline.remote import restore
 from .returned import Outputs, reject_without_gradient, report_no_optimizer
 from .step import StepContext, Steps, run_step
 from .step_log import syncing_over
-from .unsupported import (
-    ManualBackward,
-    explain_error,
-    explain_rows,
-    manual_backward,
-    reject_scaled_rows,
-)
+from .unsupported import ManualBackward, explain_error, manual_backward, reject_scaled_rows
 
 
 class OneCurve(CallbackAPI):
@@ -362,10 +356,9 @@ class OneCurve(CallbackAPI):
             return None
         task = self._connected_module
         lines = (axis.explained(error, task) for axis in self.applied)
-        if line := explain_error(error, task, self.name) or next(filter(None, lines), None):
-            return line
         context = self._steps.current if self.data_parallel_size > 1 else None
-        return context and explain_rows(error, context, self.name)
+        line = explain_error(error, task, self.name, context.batch.shared if context else ())
+        return line or next(filter(None, lines), None)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:

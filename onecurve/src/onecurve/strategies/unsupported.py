@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer, Rprop
 
+from ..batch.share import SharedLoader
 from ..compat.of_torch import hooked, tree_leaves
 from ..errors import UserError, in_short, of_the_project, some_of
 from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.sizes import Sizes
-
-if TYPE_CHECKING:
-    from .step import StepContext
 
 UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
 TIMEOUT, CLOSED = "Timed out", "by peer"
@@ -56,6 +54,12 @@ SHARDED = (
     "onecurve.ExponentialMovingAverage, or use strategy=ddp"
 )
 """What is said about whatever else shards cannot do."""
+ROWS = (
+    "the data set yields full batches (batch_size=None), and each rank takes its rows of every "
+    "tensor ({said}{at}); a tensor of two such dimensions, as of a graph, cannot be shared: yield "
+    "it as a sample (batch_size=1), or use strategy=single"
+)
+"""What is said about errors of shapes in a batch that a data set has made."""
 OF_SHARDS = re.compile(
     "DTensor|sharding strategy|Sharding propagation|mesh comm|tensor subclasses|0-d tensor|aten::?"
     "|not allocated yet|storage of size 0|functorch transform|used in the graph|c10d"
@@ -138,12 +142,24 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
             )
 
 
-def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
-    """Explain an error of PyTorch in one line; None for any other error."""
+def explain_error(
+    error: BaseException, module: nn.Module, strategy: str, shared: Sequence[SharedLoader] = ()
+) -> UserError | None:
+    """Explain an error of PyTorch in one line; None for any other error.
+
+    Args:
+        error: The error.
+        module: The task.
+        strategy: The name of the strategy.
+        shared: The loaders of whose batch each rank has its rows.
+    """
     words = next((words for words in WORDS if words in str(error)), "")
     line = WORDS.get(words) if words != IN_PLACE or is_sharded(module) else None
     if line is None and is_sharded(module) and _is_of_shards(error):
         line = SHARDED
+    cuts = any(loader.batch_sampler is None for loader in shared)
+    if line is None and cuts and re.search("shape|size", str(error)):
+        line = ROWS
     if line is None or (words in (TIMEOUT, CLOSED) and not _calls_the_network(error)):
         return None
     said = in_short(error, 80) or type(error).__name__
@@ -151,19 +167,6 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     task = type(module).__name__
     return UserError(
         f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=place_of(error))}"
-    )
-
-
-def explain_rows(error: BaseException, context: "StepContext", strategy: str) -> UserError | None:
-    """Explain an error of shapes in a step on this rank's rows of what a data set calls a batch."""
-    cuts = any(loader.batch_sampler is None for loader in context.batch.shared)
-    if not cuts or not re.search("shape|size", str(error)):
-        return None
-    return UserError(
-        f"strategy={strategy}: the data set yields full batches (batch_size=None), and each rank "
-        f"takes its rows of every tensor ({in_short(error, 80)}{place_of(error)}); a tensor of two "
-        "such dimensions, as of a graph, cannot be shared: yield it as a sample (batch_size=1), or "
-        "use strategy=single"
     )
 
 
