@@ -18,6 +18,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from several_fits import data as small_data
 from torch import nn
+from torch.utils.data import DataLoader
 from zoo import data, tasks
 
 import onecurve
@@ -570,6 +571,31 @@ OF_OTHERS = {
         data=partial(others.loaders, 3),
         **cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
         under=("dp", "ddp"),
+    ),
+    "BatchNorm of a frozen network that a step sets to eval()": other(
+        others.NormalizedBefore, under=("single", *SHARES)
+    ),
+    "an average of weights that a callback saves": other(
+        others.Stranger,
+        trainer={"callbacks": [others.KeepsAnAverage()]},
+        **cells(
+            ("fsdp", "tensor"),
+            rejected("KeepsAnAverage has shards of weights, and a file has those of one rank"),
+        ),
+        **OF_ANOTHER,
+    ),
+    "an average of weights in buffers": other(
+        others.AveragedInBuffers, **SHARDED_TASK, **OF_ANOTHER
+    ),
+    "a graph for each batch (batch_size=None)": other(
+        others.OfGraphs,
+        data=partial(DataLoader, others.Graphs(), batch_size=None),
+        **cells(SHARES, rejected("each rank takes its rows of every tensor")),
+    ),
+    "a count in no checkpoint, and rounding that is amplified": other(
+        others.CountsInPython,
+        **cells(("single", "ddp"), differs(result.RESUME)),
+        under=("single", "ddp"),
     ),
     "BatchNorm of the global batch in layers that are computed again": case(
         tasks.NormalizedInAllWays,

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
@@ -804,6 +804,18 @@ class Normalized(Forwards):
         return made[:, None].expand_as(inputs)
 
 
+class NormalizedBefore(Normalized):
+    """Trains behind a frozen network that it sets to eval(), as in Lightning's docs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model[0].requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.model[0].eval()
+        return super().forward(inputs)
+
+
 class CallsAlone(Stranger):
     def on_train_epoch_end(self) -> None:
         if self.trainer.is_global_zero:
@@ -1208,3 +1220,70 @@ class Mapped(Stranger):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         jacobian = torch.func.vmap(torch.func.jacrev(self.model))(batch["inputs"])
         return jacobian.square().mean()
+
+
+class KeepsAnAverage(Callback):
+    """An average of weights as a callback of others keeps and saves it."""
+
+    def __init__(self) -> None:
+        self.average: dict[str, Tensor] = {}
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        for name, weight in pl_module.named_parameters():
+            before = self.average.get(name, weight.detach())
+            self.average[name] = 0.9 * before + 0.1 * weight.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.average
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.average = state_dict
+
+
+class AveragedInBuffers(Stranger):
+    """An average of weights in buffers, as diffusion models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = nn.Module()
+        for name, weight in self.model.named_parameters():
+            self.average.register_buffer(name.replace(".", "_"), weight.detach().clone())
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        for average, weight in zip(self.average.buffers(), self.model.parameters(), strict=True):
+            average = average.type_as(weight)
+            average.sub_(0.1 * (average - weight.detach()))
+
+
+class Graphs(Dataset[Any]):
+    """Each sample is a batch: nodes, and which of them are neighbours."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        nodes = torch.stack([Samples()[index + number]["inputs"] for number in range(9)])
+        near = torch.eye(9, dtype=nodes.dtype).roll(1, 0)
+        return {"inputs": nodes, "labels": nodes.sin(), "near": near}
+
+
+class OfGraphs(Stranger):
+    def outputs(self, batch: Any) -> Any:
+        return self.model(torch.tensordot(batch["near"], batch["inputs"], 1))
+
+
+class CountsInPython(Stranger):
+    """The gradient of a bias is only rounding, and the step counts in an attribute."""
+
+    steps = 0
+
+    def outputs(self, batch: Any) -> Any:
+        made = self.model(batch["inputs"])
+        return made - made.mean(1, keepdim=True)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.steps += 1
+        return super().training_step(batch, batch_idx) * self.steps**0.5
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-14)

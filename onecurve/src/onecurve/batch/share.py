@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
 
 from ..compat.of_torch import tree_leaves, tree_map
 from ..errors import UserError
@@ -90,14 +90,14 @@ def rows_of_rank(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[A
         The rows, and the number of samples in the batch.
     """
     leaves = tree_leaves(batch)
-    sizes = {leaf.shape[:1] if isinstance(leaf, Tensor) else None for leaf in leaves}
+    sizes = {getattr(leaf, "layout", None) is torch.strided and leaf.shape[:1] for leaf in leaves}
     size = next(iter(sizes)) if len(sizes) == 1 else None
     if num_replicas == 1:
         return batch, size[0] if size else 1
     if not size:
         raise UserError(
             f"strategy: {name} yields full batches (batch_size=None), which {num_replicas} ranks "
-            "can share only if they contain only tensors with equally many rows; let it "
+            "can share only if they contain only dense tensors with equally many rows; let it "
             "yield samples: DataLoader(stream, batch_size=..., collate_fn=...)"
         )
     part = slice_of_rank(size[0], rank, num_replicas)

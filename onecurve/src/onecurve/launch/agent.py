@@ -168,6 +168,7 @@ def _failure_of(error: ChildFailedError, logs: Path | None) -> UserError | RankF
     trace = re.sub(r'  File ".*torch.distributed.elastic.*\n(?:    .*\n)+', "", trace, count=1)
     how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
     if -first.exitcode == signal.SIGABRT:  # as PyTorch ends ranks on a CPU, without an exception
-        how += ", perhaps because ranks called different layers (such as experts without samples)"
+        how += ", perhaps because ranks called different layers (such as experts without samples),"
+        how += " or one of them alone saved a checkpoint"
     where = f"rank {rank} {how}" + (f" (its log: {log_file(logs, rank)})" if logs else "")
     return RankFailed(f"{where}\n{trace}" if trace else where)

@@ -203,6 +203,7 @@ TO_DO = {
 def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
     """The likely causes of the differences: keys of `TO_DO`. The first test that holds decides."""
     first = {row.quantity: row.step for row in rows if row.step is not None}
+    resumed = max((row.relative for row in rows if row.quantity.startswith("resumed")), default=0.0)
     of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
     if not of_run:
         return [RESUME] * bool(first)
@@ -260,13 +261,14 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
             + [KEPT] * bool(sharded and buffers_differ)
             + [MEAN] * bool(sharded and other.shares > 1),
         ),
+        (buffers_differ and other.shares == 1, [PARTS]),
         (not of_run.keys() & {LOSS, GRADIENT} and most_different in one, [KEPT]),
         (of_loss == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
-        (buffers_differ and other.shares == 1, [PARTS]),
         (other.splits and of_loss == begins, [OF_PARTS]),
         (of_run.get(GRADIENT) == begins != of_loss, [GRADIENTS]),
     ]
-    return next((kinds for holds, kinds in tests if holds), [UNKNOWN])
+    kinds = next((kinds for holds, kinds in tests if holds), [UNKNOWN])
+    return kinds + [RESUME] * (resumed > MUCH)
 
 
 def _is_rounding(

@@ -45,6 +45,7 @@ from .mesh.sizes import Sizes
 from .parallelism import Applied, Parallelism, State
 from .prepare import example_of
 from .step import Steps
+from .unsupported import reject_saved_shards
 
 
 class CallbackAPI(Strategy):
@@ -303,6 +304,7 @@ class CallbackAPI(Strategy):
                     "it out"
                 )
             self._reported_left_out = True
+        reject_saved_shards(checkpoint)
         if self.keeps_shards:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:

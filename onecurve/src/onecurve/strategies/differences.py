@@ -217,15 +217,16 @@ class FirstStep:
     @contextmanager
     def training(self, batch: Any) -> Iterator[None]:
         """Print what a first training step ignores and draws, and which statistics differ."""
+        if self._looks_for_ignored:
+            self._report_ignored(batch)
+        before = get_state() if self._looks_for_draws else None
+        yield
+        # A step may call eval() of a frozen network.
         if self._looks_for_statistics and self._ranks is not None:
             self._looks_for_statistics = False
             if self._task.trainer.is_global_zero:
                 sizes = self._ranks.sizes
                 report_statistics_of_shares(self._task, self._name, sizes, self._layer_sync)
-        if self._looks_for_ignored:
-            self._report_ignored(batch)
-        before = get_state() if self._looks_for_draws else None
-        yield
         if before is None:
             return
         self._looks_for_draws = False

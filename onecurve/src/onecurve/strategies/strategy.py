@@ -363,7 +363,9 @@ class OneCurve(CallbackAPI):
             return None
         task = self._connected_module
         lines = (axis.explained(error, task) for axis in self.applied)
-        return explain_error(error, task, self.name) or next(filter(None, lines), None)
+        context = self._steps.current if self.data_parallel_size > 1 else None
+        line = explain_error(error, task, self.name, context.batch.shared if context else ())
+        return line or next(filter(None, lines), None)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:

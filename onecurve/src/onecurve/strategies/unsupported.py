@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer, Rprop
 
+from ..batch.share import SharedLoader
 from ..compat.of_lightning import have_no_optimizer
-from ..compat.of_torch import hooked
+from ..compat.of_torch import hooked, tree_leaves
 from ..errors import UserError, in_short, of_the_project, say, some_of
 from ..torch_versions import require
 from .fsdp.sharding import is_sharded
@@ -58,6 +59,12 @@ SHARDED = (
     "onecurve.ExponentialMovingAverage, or use strategy=ddp"
 )
 """What is said about whatever else shards cannot do."""
+ROWS = (
+    "the data set yields full batches (batch_size=None), and each rank takes its rows of every "
+    "tensor ({said}{at}); a tensor of two such dimensions, as of a graph, cannot be shared: yield "
+    "it as a sample (batch_size=1), or use strategy=single"
+)
+"""What is said about errors of shapes in a batch that a data set has made."""
 OF_SHARDS = re.compile(
     "DTensor|sharding strategy|Sharding propagation|mesh comm|tensor subclasses|0-d tensor|aten::?"
     "|not allocated yet|storage of size 0|functorch transform|used in the graph|c10d"
@@ -88,6 +95,19 @@ def reject_optimizers(optimizers: Iterable[Optimizer]) -> None:
             raise UserError(
                 f"strategy: {type(optimizer).__name__} cannot update shards of complex parameters; "
                 "use torch.view_as_complex of real ones, SGD, or strategy=ddp"
+            )
+
+
+def reject_saved_shards(checkpoint: dict[str, Any]) -> None:
+    """Reject shards that a callback or a task saves: all ranks would resume from the first's."""
+    parts = {**checkpoint, **checkpoint.get("callbacks", {})}
+    gathered = {"state_dict", "optimizer_states", "averages", "callbacks"}
+    for name, part in parts.items():
+        if name not in gathered and any(isinstance(leaf, DTensor) for leaf in tree_leaves(part)):
+            raise UserError(
+                f"checkpoint: {name} has shards of weights, and a file has those of one rank; keep "
+                "full ones, copied in `with self.trainer.strategy.full_parameters(self):`, leave "
+                "averages to onecurve.ExponentialMovingAverage, or use strategy=ddp"
             )
 
 
@@ -127,12 +147,24 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
             )
 
 
-def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
-    """Explain an error of PyTorch in one line; None for any other error."""
+def explain_error(
+    error: BaseException, module: nn.Module, strategy: str, shared: Sequence[SharedLoader] = ()
+) -> UserError | None:
+    """Explain an error of PyTorch in one line; None for any other error.
+
+    Args:
+        error: The error.
+        module: The task.
+        strategy: The name of the strategy.
+        shared: The loaders of whose batch each rank has its rows.
+    """
     words = next((words for words in WORDS if words in str(error)), "")
     line = WORDS.get(words) if words != IN_PLACE or is_sharded(module) else None
     if line is None and is_sharded(module) and _is_of_shards(error):
         line = SHARDED
+    cuts = any(loader.batch_sampler is None for loader in shared)
+    if line is None and cuts and re.search("shape|size", str(error)):
+        line = ROWS
     if line is None or (words in (TIMEOUT, CLOSED) and not _calls_the_network(error)):
         return None
     said = in_short(error, 80) or type(error).__name__

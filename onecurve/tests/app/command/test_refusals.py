@@ -99,6 +99,7 @@ OF_HYDRA = {
     "evaluate.py empty": "empty: has no key, such as checkpoint=empty",
     "empty": "empty: has no key, such as resume=empty",
     "onecurve export checkpoint=x.ckpt strategy=ddp": "strategy: is not in … of `onecurve export`",
+    "onecurve parity resume=last": "resume: is not in … of `onecurve parity`; leave it out",
     "hydra.callbacks=null": "Error merging override hydra.callbacks=null",
 }
 OURS = {

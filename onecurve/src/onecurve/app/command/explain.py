@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...spelling import nearest, no_such_key
+from ..config.commands import Train
 from ..run.interpolation import dotted
 from ..run.record import override, parsed
 from .resolvers import command_of
@@ -198,7 +199,7 @@ def _unknown_key(key: str, chosen: Chosen) -> str:
     if having := chosen.choices_with(key):
         group = key.partition(".")[0]
         return f"{key}: this key exists only with {' or '.join(having)}; add {group}={having[0]}"
-    if key in chosen.keys:
+    if key in chosen.keys or key in Train.model_fields:
         command = command_of(chosen.config_name)
         return f"{key}: is not in the configuration of `{command}`; leave it out"
     line = no_such_key(key, chosen.keys)

@@ -73,7 +73,10 @@ class Remote(Tensor):
 
 
 class _NothingLost(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Rejects draws for a tensor without data, and changes of another by it."""
+    """Rejects draws for a tensor without data, and changes of another by it.
+
+    What is moved to where it is stays where it was.
+    """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -82,6 +85,8 @@ class _NothingLost(TorchDispatchMode):  # type: ignore[no-untyped-call]
         draws = torch.Tag.nondeterministic_seeded in func.tags
         changed = tensor_leaves([args[:1], kwargs.get("out")]) if is_in_place(func) else []
         has_remote = any(tensor.is_meta for tensor in tensor_leaves([args, kwargs]))
+        if func is torch.ops.aten._to_copy.default and not args[0].is_meta:
+            kwargs = {**kwargs, "device": args[0].device}  # as `average.type_as(weight)`
         if draws or (has_remote and not all(tensor.is_meta for tensor in changed)):
             raise RuntimeError(f"{func} of a tensor on the meta device: no data")
         return func(*args, **kwargs)
