@@ -437,11 +437,10 @@ class UNet(nn.Module):
         b = self.down2(a)
         c = self.middle(b)
         d = self.up1(torch.cat([c, b], dim=1))
-        size = a.shape[1] + x.size(1)
         e = self.up2(torch.cat([d, a], dim=1))
         both = torch.cat([e * scale, x], dim=1)
         both = both if mask is None else both * mask
-        return self.head(both.reshape(-1, size))
+        return self.head(both.reshape(-1, a.shape[1] + x.size(1)))
 
 
 class OfTheTask(Small):
@@ -481,6 +480,14 @@ class Between(Small):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.two(self.between(self, self.one(inputs)))
+
+
+class ReadsASizeEarly(Half):
+    """Reads a size before its first module, and uses it behind the last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        samples = x.size(0)
+        return self.norm(torch.tanh(self.linear(x))).view(samples, -1)
 
 
 def branches(task: Any, hidden: Tensor) -> Tensor:

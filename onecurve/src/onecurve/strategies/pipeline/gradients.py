@@ -36,8 +36,6 @@ from ..unsupported import gradients_aside, place_of
 from .network import Network
 from .remote import NO_DATA
 
-BUCKET_BYTES = 25 * 2**20
-
 
 class Stash:
     """The gradients of one batch, kept apart from ``.grad`` until the backward pass of its loss."""
@@ -76,20 +74,13 @@ def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
 
 
 def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
-    """Replace gradients by their mean over a group, in buckets of some 25 MB."""
-    bucket: list[Tensor] = []
-    for position, gradient in enumerate(gradients):
-        bucket.append(gradient)
-        size = sum(tensor.nbytes for tensor in bucket)
-        following = gradients[position + 1 : position + 2]
-        if size >= BUCKET_BYTES or not following or following[0].dtype != gradient.dtype:
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            dist.all_reduce(flat, group=group)
-            flat /= dist.get_world_size(group)
-            pieces = torch.split(flat, [tensor.numel() for tensor in bucket])
-            for tensor, piece in zip(bucket, pieces, strict=True):
-                tensor.copy_(piece.view_as(tensor))
-            bucket = []
+    """Replace gradients by their mean over a group."""
+    # Copies, as two of them may share memory; all at once, so that no message waits for another.
+    sums = [each.clone(memory_format=torch.contiguous_format) for each in gradients]
+    works = [dist.all_reduce(each, group=group, async_op=True) for each in sums]
+    for gradient, total, work in zip(gradients, sums, works, strict=True):
+        work.wait()
+        gradient.copy_(total / dist.get_world_size(group))
 
 
 def scaler_of(precision: Precision) -> torch.amp.GradScaler | None:

@@ -17,10 +17,8 @@ and one batch size, while a fit trains and validates, and its last batch may be 
 https://docs.pytorch.org/docs/stable/fx.html
 """
 
-import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from inspect import Parameter, signature
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
@@ -188,14 +186,6 @@ def _are_alike(container: nn.Module) -> bool:
     return len({type(block) for block in blocks}) == 1 and has_some and is_called
 
 
-# What is made of a shape is computed again where it is needed: only tensors travel.
-OF_A_SHAPE = {"shape", "ndim", "dtype", "device"}
-ARITHMETIC = {
-    *(operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv),
-    *(operator.truediv, operator.mod, operator.neg, min, max, int, len, tuple),
-}
-
-
 def split_at_children(task: LightningModule) -> tuple[str, dict[str, nn.Module]] | None:
     """Split the innermost network that has all parameters before each of its modules.
 
@@ -269,9 +259,8 @@ def _pieces(owner: nn.Module, names: list[str], training: bool) -> dict[str, fx.
     bounds = [0, *order[1:], len(nodes)]
     passing = [inputs]
     for start in bounds[1:-1]:
-        later = [node for node in nodes[start:] if not _is_copied(node)]
-        needed = _tensors(later).union(returned) & {*inputs, *nodes[:start]}
-        passing.append([node for node in (*inputs, *nodes) if node in needed])
+        needed = {*returned, *(each for node in nodes[start:] for each in node.all_input_nodes)}
+        passing.append([node for node in (*inputs, *nodes[:start]) if node in needed])
     passing.append(returned)
     return {
         starts[at]: _piece(owner, nodes[begin:end], *passing[number : number + 2])
@@ -284,37 +273,8 @@ def _piece(
 ) -> fx.GraphModule:
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in enters}
-
-    def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:
-            for each in node.all_input_nodes:
-                copied(each)
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-        return copies[node]
-
     for node in nodes:
-        if not _is_copied(node):
-            copied(node)
-    out = tuple(copied(node) for node in leaves)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    out = tuple(copies[node] for node in leaves)
     graph.output(out[0] if len(out) == 1 else out)
-    called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
-    return fx.GraphModule({name: attrgetter(name)(owner) for name in called}, graph)
-
-
-def _is_copied(node: fx.Node) -> bool:
-    """Whether a node is computed again where it is used: what is made of a shape."""
-    if node.op == "call_method":
-        return node.target in ("size", "dim")
-    if node.op != "call_function":
-        return False
-    if node.target is getattr:
-        return node.args[1] in OF_A_SHAPE
-    inputs = node.all_input_nodes
-    return node.target in ARITHMETIC and bool(inputs) and all(map(_is_copied, inputs))
-
-
-def _tensors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The tensors that nodes are computed from."""
-    inputs = {each for node in nodes for each in node.all_input_nodes}
-    copied = {each for each in inputs if _is_copied(each)}
-    return (inputs - copied) | (_tensors(copied) if copied else set())
+    return fx.GraphModule(owner, graph)

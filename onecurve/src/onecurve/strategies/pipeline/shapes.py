@@ -125,7 +125,7 @@ def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
     if is_tuple_of_one or not all(isinstance(value, Tensor) for value in tensors):
         raise UserError(
             f"strategy=pipeline: layer {name} returns neither a tensor nor a tuple of several; "
-            "change it, or use strategy=fsdp"
+            "change it, read the size of a tensor where it is used, or use strategy=fsdp"
         )
     return tensors
 
