@@ -54,5 +54,9 @@ def test_a_step_sends_no_more_than_it_must() -> None:
     assert sent["mlp"] == {"allreduce_": 2, "_allgather_base_": 1}
     # The embedding's sum forwards, the head's backwards; its logits are joined.
     assert sent["gpt"] == {"allreduce_": 2 * 4 + 2, "_allgather_base_": 1}
-    # Rows of its attentions change hands, forwards and backwards.
-    assert sent["vit"] == {"allreduce_": 2 * 4 + 1, "_allgather_base_": 1, "alltoall_base_": 4}
+    # Rows of its attentions are gathered, and their gradients scattered.
+    assert sent["vit"] == {
+        "allreduce_": 2 * 4 + 1,
+        "_allgather_base_": 1 + 2,
+        "_reduce_scatter_base_": 2,
+    }

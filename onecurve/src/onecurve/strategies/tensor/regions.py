@@ -4,17 +4,16 @@ Also the forward pass of an nn.MultiheadAttention whose heads are shared by rank
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.nn import functional as F
 
-from ..collectives import redistribute
+from ..collectives import gather, redistribute
 
 
 def entered(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
@@ -35,14 +34,13 @@ def gathered(features: Tensor, mesh: DeviceMesh) -> Tensor:
 def own_rows(
     weight: Tensor, bias: Tensor | None, sections: Sequence[int], mesh: DeviceMesh
 ) -> tuple[Tensor, Tensor | None]:
-    """Exchange rows of a fused projection, so that this rank has its part of each section of both.
+    """Gather the rows of a fused projection, and take this rank's part of each section.
 
     A fused projection is one Linear layer for queries, keys and values, or for gates and hidden
     units. Its rows form sections, `[q; k; v]`, and a rank uses a part of each. But the weight is
-    sharded by rows like any other, so a rank holds rows that others use: ranks exchange rows before
-    each use, and their gradients after it. That sends at most the weight divided by the number of
-    ranks, and the rest of the library can gather, shard and save the weight as usual. (DTensor's
-    interleaved shards would need no exchange, but distributed checkpoints do not support them.)
+    sharded by rows like any other, so that the rest of the library can gather, shard and save it as
+    usual: a rank holds rows that others use, and gets theirs, as FSDP2 would, for each use.
+    (DTensor's interleaved shards need no message, but distributed checkpoints do not support them.)
 
     Args:
         weight: The rows that this rank holds, (rows / ranks, features).
@@ -52,48 +50,10 @@ def own_rows(
     """
     # The bias becomes one more column, so that one message is enough.
     held = weight if bias is None else torch.cat([weight, bias.unsqueeze(1)], 1)
-    rank, ranks = mesh.get_local_rank(), range(mesh.size())
-    sent = [[*_overlaps(sections, mesh.size(), rank, user)] for user in ranks]
-    got = [[*_overlaps(sections, mesh.size(), holder, rank)] for holder in ranks]
-    rows: Tensor = _Exchange.apply(
-        mesh.get_group(),
-        torch.cat([held[start:stop] for overlaps in sent for start, stop in overlaps]),
-        [sum(stop - start for start, stop in overlaps) for overlaps in got],
-        [sum(stop - start for start, stop in overlaps) for overlaps in sent],
-    )
+    full = gather(held, mesh.get_group()).split_with_sizes(list(sections))
+    rank, size = mesh.get_local_rank(), mesh.size()
+    rows = torch.cat([section.chunk(size)[rank] for section in full])
     return (rows, None) if bias is None else (rows[:, :-1], rows[:, -1])
-
-
-def _overlaps(
-    sections: Sequence[int], size: int, holder: int, user: int
-) -> Iterator[tuple[int, int]]:
-    """The row ranges that rank `user` uses, within the rows that rank `holder` holds."""
-    held = sum(sections) // size
-    first = -holder * held
-    for length in sections:
-        used = length // size
-        start, stop = max(first + user * used, 0), min(first + (user + 1) * used, held)
-        if start < stop:
-            yield start, stop
-        first += length
-
-
-class _Exchange(torch.autograd.Function):
-    """Differentiable all-to-all of rows; PyTorch deprecates its own public one."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, sent: Tensor, got: list[int], given: list[int]) -> Tensor:
-        ctx.arguments = group, given, got
-        made = sent.new_empty((sum(got), *sent.shape[1:]))
-        dist.all_to_all_single(made, sent, got, given, group)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        group, got, given = ctx.arguments
-        made = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(made, gradient.contiguous(), got, given, group)
-        return None, made, None, None
 
 
 def heads_forward(
