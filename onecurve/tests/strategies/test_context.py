@@ -1,7 +1,7 @@
 """Context parallelism: results are those of full sequences; how inputs are sharded or rejected."""
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +16,11 @@ from torch.nn import functional as F
 
 import onecurve
 from onecurve.errors import UserError
+from onecurve.strategies import context_parallel
 from onecurve.strategies.context_parallel import (
     Current,
     Piece,
+    piece_of,
     shard_sequences,
     until_backward_ends,
     working_on,
@@ -63,14 +65,11 @@ def test_context_combines_with_another_axis(axis: str) -> None:
     assert largest_difference(single["train/loss"], found["train/loss"]) <= ROUNDING
 
 
-class Of(NamedTuple):
-    """One of the ranks of an axis, for what sends nothing."""
-
-    size: int
-    rank: int = 0
-
-    def shard(self, tensor: Tensor) -> Tensor:
-        return tensor.chunk(self.size, 1)[self.rank]
+def first_of_four(shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The shapes of the first of four ranks, without the others: nothing is sent."""
+    monkeypatch.setattr(context_parallel, "redistribute", lambda value, *_: value.chunk(4, 1)[0])
+    inputs = tuple(torch.zeros(shape) for shape in shapes)
+    return [tuple(shard.shape) for shard in shard_sequences(inputs, piece_of(inputs, 0, 4))]
 
 
 CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
@@ -81,16 +80,18 @@ CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
 
 
 @pytest.mark.parametrize("name", CANNOT_BE_CUT)
-def test_inputs_that_cannot_be_sharded_are_rejected(name: str) -> None:
+def test_inputs_that_cannot_be_sharded_are_rejected(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shapes, line = CANNOT_BE_CUT[name]
     with pytest.raises(UserError, match=r"^context=4: ") as refusal:
-        shard_sequences(tuple(torch.zeros(shape) for shape in shapes), Of(4))
+        first_of_four(shapes, monkeypatch)
     assert line in str(refusal.value)
 
 
-def test_inputs_without_a_sequence_are_passed_in_full() -> None:
-    text, labels, condition = torch.zeros(2, 16), torch.zeros(2), torch.zeros(2, 4)
-    shapes = [tuple(piece.shape) for piece in shard_sequences((text, labels, condition), Of(4))]
+def test_inputs_without_a_sequence_are_passed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, labels, condition = (2, 16), (2,), (2, 4)
+    shapes = first_of_four([text, labels, condition], monkeypatch)
     assert shapes == [(2, 4), (2,), (2, 4)]
 
 
@@ -98,7 +99,7 @@ def test_positions_need_no_strategy() -> None:
     assert onecurve.positions(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
     with FakeTensorMode():
         assert onecurve.positions(torch.zeros(3, 5, device="cuda")).device.type == "cuda"
-    with working_on(Piece(Of(4, rank=3), 5)):
+    with working_on(Piece(5, rank=3, size=4)):
         assert onecurve.positions(torch.zeros(3, 5, 2)).tolist() == [15, 16, 17, 18, 19]
         # Of another length, and so not what was cut.
         assert onecurve.positions(torch.zeros(3, 6)).tolist() == [0, 1, 2, 3, 4, 5]
@@ -116,7 +117,7 @@ class Fails(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Tensor:
-        until_backward_ends(Piece(Of(2), 4))
+        until_backward_ends(Piece(4, rank=0, size=2))
         raise MemoryError
 
 
