@@ -62,26 +62,22 @@ def load_full_state(module: nn.Module, state: Mapping[str, Any], strict: bool) -
     )
 
 
+@torch.no_grad()
 def shard_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     """Shard the ``state_dict()`` that the same optimizer has with unsharded parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    shards = {
-        number: _cut_entry(entry, parameters[number])
+
+    def shards(value: Any, like: Tensor) -> Any:
+        # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
+        is_alike = isinstance(value, Tensor) and value.shape == like.shape
+        return shard_like(value, like) if is_alike else value
+
+    entries = {
+        number: {key: shards(value, parameters[number]) for key, value in entry.items()}
         for number, entry in state["state"].items()
         if not parameters[number].is_meta
     }
-    return {**state, "state": shards}
-
-
-@torch.no_grad()
-def _cut_entry(entry: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
-    # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
-    return {
-        key: shard_like(value, parameter)
-        if isinstance(value, Tensor) and value.shape == parameter.shape
-        else value
-        for key, value in entry.items()
-    }
+    return {**state, "state": entries}
 
 
 class Gathered(nn.Parameter):
