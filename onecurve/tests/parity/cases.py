@@ -758,9 +758,8 @@ OF_STAGES = {
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
     "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
     "the network of PyTorch's MNIST example": stages_of(stages.Cnn, settings=SPLIT),
-    "code between modules that uses a size of before": stages_of(
-        partial(stages.ReadsASizeEarly, 6, 2),
-        rejected("change it, read the size of a tensor where it is used, or use"),
+    "code between modules that uses a size of before": staged(
+        stages.ReadsASizeEarly, rejected("read the size of a tensor where it is used, or use")
     ),
     "code between modules that branches on values": between(stages.branches),
     "code between modules that depends on the mode": between(stages.by_mode),

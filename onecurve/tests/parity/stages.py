@@ -454,6 +454,14 @@ class OfTheTask(Small):
         return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
 
 
+class ReadsASizeEarly(OfTheTask):
+    """Reads a size before its first module, and uses it behind the last."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples = inputs.size(0)
+        return super().forward(inputs).view(samples, -1)
+
+
 class Cnn(nn.Module):
     """As the network of PyTorch's MNIST example is."""
 
@@ -480,14 +488,6 @@ class Between(Small):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.two(self.between(self, self.one(inputs)))
-
-
-class ReadsASizeEarly(Half):
-    """Reads a size before its first module, and uses it behind the last."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        samples = x.size(0)
-        return self.norm(torch.tanh(self.linear(x))).view(samples, -1)
 
 
 def branches(task: Any, hidden: Tensor) -> Tensor:

@@ -57,12 +57,8 @@ def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
 @pytest.mark.parametrize(
     ("ways", "line"),
     [
-        *(
-            (f"validate {name}, fit {name}, fit {name}", "")
-            for name in ("fsdp", "tensor", "pipeline")
-        ),
+        *((f"validate {one}, fit {one}, fit {one}", "") for one in ("fsdp", "tensor", "pipeline")),
         ("validate pipeline, fit ddp, fit fsdp", ""),
-        ("fit pipeline, fit ddp", ""),
         ("fit tensor, fit fsdp", "strategy=fsdp: Stranger is still sharded by the strategy of an"),
         ("fit fsdp, fit pipeline", "Stranger is still sharded by the strategy of another Trainer"),
     ],
