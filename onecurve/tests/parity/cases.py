@@ -558,7 +558,10 @@ OF_OTHERS = {
     "an optimizer of one's own, by the norm of all": other(
         partial(others.Own, others.ByNorm), pipeline=differs("is not one of torch.optim")
     ),
-    "an optimizer that was made before the fit": other(others.MadeEarly),
+    "an optimizer that was made before the fit": other(
+        others.MadeEarly,
+        **cells(("fsdp", "tensor", "pipeline"), rejected("as it was made before ranks shared")),
+    ),
     "a teacher in inference mode": other(others.Taught),
     "blocks that fill a cache": network(
         others.Cached, pipeline=rejected("calls one that changes what it is given, such as a cache")
@@ -812,6 +815,7 @@ OF_STAGES = {
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
     "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
     "the network of PyTorch's MNIST example": stages_of(stages.Cnn, settings=SPLIT),
+    "a size that is read before the first module": staged(stages.ReadsASizeEarly, settings=SPLIT),
     "code between modules that branches on values": between(stages.branches),
     "code between modules that depends on the mode": between(stages.by_mode),
     "code between modules that uses a parameter": between(stages.with_a_token),

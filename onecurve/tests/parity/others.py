@@ -1051,10 +1051,9 @@ class MadeEarly(Stranger):
     def __init__(self) -> None:
         super().__init__()
         self.early = torch.optim.AdamW(self.model.parameters(), 0.01)
-        self.halving = torch.optim.lr_scheduler.StepLR(self.early, 1, 0.5)
 
     def configure_optimizers(self) -> Any:
-        return {"optimizer": self.early, "lr_scheduler": self.halving}
+        return self.early
 
 
 class Taught(Stranger):

@@ -426,6 +426,14 @@ class OfTheTask(Small):
         return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
 
 
+class ReadsASizeEarly(OfTheTask):
+    """Reads a size before its first module, and uses it behind the last."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples = inputs.size(0)
+        return super().forward(inputs).view(samples, -1)
+
+
 class Cnn(nn.Module):
     """As the network of PyTorch's MNIST example is."""
 

@@ -3,7 +3,7 @@
 That networks on shards train like those on full sequences is in rows of tests/parity/cases.py.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import onecurve
+import onecurve.strategies.context_parallel as context
 from onecurve.errors import UserError
-from onecurve.strategies.context_parallel import (
-    Current,
-    Piece,
-    shard_sequences,
-    until_backward_ends,
-    working_on,
-)
 
 
 @pytest.mark.compares
@@ -39,14 +33,14 @@ def test_context_combines_with_another_axis(axis: str) -> None:
     assert largest_difference(single["train/loss"], found["train/loss"]) <= ROUNDING
 
 
-class Of(NamedTuple):
-    """One of the ranks of an axis, for what sends nothing."""
-
-    size: int
-    rank: int = 0
-
-    def shard(self, tensor: Tensor) -> Tensor:
-        return tensor.chunk(self.size, 1)[self.rank]
+def first_of_four(shapes: list[tuple[int, ...]], monkeypatch: Any) -> list[Any]:
+    """The shapes of the first of four ranks, without the others: nothing is sent."""
+    monkeypatch.setattr(context, "redistribute", lambda value, *_: value.chunk(4, 1)[0])
+    inputs = tuple(torch.zeros(shape) for shape in shapes)
+    return [
+        tuple(shard.shape)
+        for shard in context.shard_sequences(inputs, context.piece_of(inputs, 0, 4))
+    ]
 
 
 CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
@@ -57,24 +51,22 @@ CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
 
 
 @pytest.mark.parametrize("name", CANNOT_BE_CUT)
-def test_inputs_that_cannot_be_sharded_are_rejected(name: str) -> None:
+def test_inputs_that_cannot_be_sharded_are_rejected(name: str, monkeypatch: Any) -> None:
     shapes, line = CANNOT_BE_CUT[name]
     with pytest.raises(UserError, match=r"^context=4: ") as refusal:
-        shard_sequences(tuple(torch.zeros(shape) for shape in shapes), Of(4))
+        first_of_four(shapes, monkeypatch)
     assert line in str(refusal.value)
 
 
-def test_inputs_without_a_sequence_are_passed_in_full() -> None:
-    text, labels, condition = torch.zeros(2, 16), torch.zeros(2), torch.zeros(2, 4)
-    shapes = [tuple(piece.shape) for piece in shard_sequences((text, labels, condition), Of(4))]
-    assert shapes == [(2, 4), (2,), (2, 4)]
+def test_labels_and_conditions_are_passed_in_full(monkeypatch: Any) -> None:
+    assert first_of_four([(2, 16), (2,), (2, 4)], monkeypatch) == [(2, 4), (2,), (2, 4)]
 
 
 def test_positions_need_no_strategy() -> None:
     assert onecurve.positions(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
     with FakeTensorMode():
         assert onecurve.positions(torch.zeros(3, 5, device="cuda")).device.type == "cuda"
-    with working_on(Piece(Of(4, rank=3), 5)):
+    with context.working_on(context.Piece(5, rank=3, size=4)):
         assert onecurve.positions(torch.zeros(3, 5, 2)).tolist() == [15, 16, 17, 18, 19]
         # Of another length, and so not what was cut.
         assert onecurve.positions(torch.zeros(3, 6)).tolist() == [0, 1, 2, 3, 4, 5]
@@ -92,7 +84,7 @@ class Fails(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Tensor:
-        until_backward_ends(Piece(Of(2), 4))
+        context.until_backward_ends(context.Piece(4, rank=0, size=2))
         raise MemoryError
 
 
@@ -101,8 +93,8 @@ def test_a_failed_backward_pass_restores_attention() -> None:
     value, as_it_is = torch.randn(2, 4, 8, requires_grad=True), F.scaled_dot_product_attention
     with pytest.raises(MemoryError):
         Fails.apply(value).sum().backward()
-    with working_on(None):
+    with context.working_on(None):
         pass
-    assert Current.piece is None
+    assert context.Current.piece is None
     assert F.scaled_dot_product_attention is as_it_is
     assert torch.backends.mha.get_fastpath_enabled()

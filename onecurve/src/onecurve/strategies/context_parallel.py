@@ -39,37 +39,7 @@ from .mesh.sizes import Sizes
 from .parallelism import Applied, Parallelism, Setting
 from .step import StepContext
 
-
-class Axis:
-    """The ranks that share each sequence, in the order of their shards; without a group, no others.
-
-    Attributes:
-        rank: The number of this rank's shard.
-        size: The number of shards, which all have the same length. One of them is no shard: what is
-            done for sequences does nothing then.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self.group = group
-        self.rank, self.size = 0, 1
-        if group is not None:
-            self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-
-    def gather(self, tensor: Tensor, dim: int) -> Tensor:
-        """Concatenate the shards of all ranks along a dimension: see `gather`."""
-        return gather(tensor, self.group, dim)
-
-    def shard(self, tensor: Tensor) -> Tensor:
-        """This rank's shard along dimension 1; differentiable.
-
-        Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
-        """
-        shard = redistribute(tensor, self.group, Replicate(), Shard(1))
-        return with_hook(shard, lambda gradient: gradient / self.size)
-
-    def piece(self, inputs: tuple[Tensor, ...]) -> "Piece":
-        """This rank's shard of the sequences that are the inputs of a network."""
-        return Piece(self, inputs[0].shape[1] // self.size if self.size > 1 else 0)
+Tensors = tuple[Tensor, ...]
 
 
 class Piece(NamedTuple):
@@ -78,12 +48,17 @@ class Piece(NamedTuple):
     A tensor of another length is not a shard: an input that is not sharded, or a parameter.
     """
 
-    axis: Axis
     length: int
+    rank: int
+    """The number of the shard."""
+    size: int
+    """The number of shards, which all have the same length."""
+    group: dist.ProcessGroup | None = None
+    """The ranks that share each sequence, in the order of their shards."""
 
     def start(self, length: int) -> int:
         """The position at which a tensor of this length starts: 0 if it is not a shard."""
-        return self.axis.rank * length if length == self.length else 0
+        return self.rank * length if length == self.length else 0
 
 
 class Current:
@@ -133,7 +108,7 @@ def working_on(piece: Piece | None) -> Iterator[None]:
     """
     if Recomputing.stack is not None and not is_in_backward():
         Recomputing.stack.close()  # a failed backward pass has left it open
-    if piece is Current.piece is None or (piece is not None and piece.axis.size == 1):
+    if piece is Current.piece is None:
         yield
         return
     fused = torch.backends.mha.get_fastpath_enabled()
@@ -177,7 +152,7 @@ def _attention(
         if attn_mask is not None:
             attn_mask = _mask_of_own_queries(attn_mask, query.shape[-2], key.shape[-2], piece)
         if key.shape[-2] == piece.length:
-            key, value = piece.axis.gather(key, -2), piece.axis.gather(value, -2)
+            key, value = gather(key, piece.group, -2), gather(value, piece.group, -2)
         start = piece.start(query.shape[-2])
         if is_causal and start:
             # No query of this rank sees keys after its shard.
@@ -193,12 +168,12 @@ def _attention(
 
 def _mask_of_own_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tensor:
     """The rows of a mask for this rank's queries, with columns for all keys."""
-    size = piece.axis.size
+    size = piece.size
     rows = mask.shape[-2] if mask.ndim > 1 else 1
     all_queries = queries * size if queries == piece.length else queries
     if keys == piece.length:
         if mask.shape[-1] == keys and rows == 1:
-            return piece.axis.gather(mask, -1)
+            return gather(mask, piece.group, -1)
         keys *= size
     if mask.shape[-1] not in (1, keys):
         raise UserError(
@@ -208,9 +183,6 @@ def _mask_of_own_queries(mask: Tensor, queries: int, keys: int, piece: Piece) ->
             "strategy.context=1"
         )
     return mask.narrow(-2, piece.start(queries), queries) if rows == all_queries else mask
-
-
-Tensors = tuple[Tensor, ...]
 
 
 class ContextParallel(Parallelism):
@@ -227,12 +199,11 @@ class ContextParallel(Parallelism):
         return Applied(around=partial(self._run, ranks), connected=partial(self._connected, ranks))
 
     def _connected(self, ranks: Ranks, task: LightningModule) -> AbstractContextManager[Any]:
-        shard_forward, group = task.forward, ranks.context_group
-        assert group is not None
+        shard_forward = task.forward
 
         def forward(*inputs: Any, **options: Any) -> Any:
             self._is_used = True
-            return run_on_shards(shard_forward, inputs, group, **options)
+            return run_on_shards(shard_forward, inputs, ranks.context_group, **options)
 
         return replaced(task, "forward", forward)
 
@@ -251,57 +222,73 @@ class ContextParallel(Parallelism):
 
 
 def run_on_shards(
-    forward: Callable[..., Any], inputs: Any, group: dist.ProcessGroup, **options: Any
+    forward: Callable[..., Any], inputs: Any, group: dist.ProcessGroup | None, **options: Any
 ) -> Any:
     """Run a network on this rank's shards of full sequences, and gather its outputs.
 
-    Its arguments are tensors or trees of them; the group has the ranks in the order of the shards.
+    Its arguments are tensors or trees of them; the group has the ranks in the order of the shards,
+    and without one there are no others.
     """
+    if group is None:
+        return forward(*inputs, **options)
     leaves, structure = tree_flatten((tuple(inputs), options))
     sequences = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
-    axis = Axis(group)
-    shards = iter(shard_sequences(sequences, axis))
+    piece = piece_of(sequences, dist.get_rank(group), dist.get_world_size(group), group)
+    shards = iter(shard_sequences(sequences, piece))
     leaves = [next(shards) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     args, kwargs = tree_unflatten(leaves, structure)
-    piece = axis.piece(sequences)
     with working_on(piece):
         outputs = forward(*args, **kwargs)
     return gather_outputs(outputs, piece)
 
 
-def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
-    """This rank's contiguous shard of each sequence; differentiable.
+def run_on_full(function: Callable[..., Any], outputs: Any, *arguments: Any) -> Any:
+    """Within `run_on_shards`, call a function with the outputs for full sequences."""
+    if Current.piece is not None:
+        outputs = gather_outputs(outputs, Current.piece)
+    with working_on(None):
+        return function(outputs, *arguments)
 
-    The first input of the network, (N, T, ...), defines the length T; others with T in dimension 1
-    are sharded as well, and the rest is passed in full.
-    """
-    if axis.size == 1:
-        return inputs
-    asked = f"strategy.context={axis.size}"
+
+def piece_of(
+    inputs: Tensors, rank: int, size: int, group: dist.ProcessGroup | None = None
+) -> Piece:
+    """A rank's shard of a network's inputs, of which the first, (N, T, ...), has the length T."""
+    asked = f"strategy.context={size}"
     if inputs[0].ndim < 2:
         raise UserError(
             f"{asked}: the input of the network has the shape {tuple(inputs[0].shape)}, so there "
             "is no dimension 1, the sequence, to shard; use strategy.context=1"
         )
     length = inputs[0].shape[1]
-    if length % axis.size:
-        fits = max(size for size in range(1, axis.size) if length % size == 0)
-        longer = length + axis.size - length % axis.size
+    if length % size:
+        fits = max(number for number in range(1, size) if length % number == 0)
+        longer = length + size - length % size
         raise UserError(
             f"{asked}: does not divide the sequence length {length}; use strategy.context={fits}, "
             f"or sequences of {longer}"
         )
-    shards = []
+    return Piece(length // size, rank, size, group)
+
+
+def shard_sequences(inputs: Tensors, piece: Piece) -> Tensors:
+    """This rank's contiguous shard of each input with sequences in dimension 1; differentiable.
+
+    Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
+    """
+    length, shards = piece.length * piece.size, []
     for value in inputs:
         is_sequence = value.ndim > 2 or (value.ndim == 2 and not value.is_floating_point())
-        if is_sequence and value.shape[1] == length // axis.size:
+        if is_sequence and value.shape[1] == piece.length:
             raise UserError(
-                f"{asked}: one input has sequences of {length}, sharded to {value.shape[1]} per "
-                "rank, and another has full sequences of that length; use another length, or "
-                "strategy.context=1"
+                f"strategy.context={piece.size}: one input has sequences of {length}, sharded to "
+                f"{piece.length} per rank, and another has full sequences of that length; use "
+                "another length, or strategy.context=1"
             )
-        is_sharded = value.ndim > 1 and value.shape[1] == length
-        shards.append(axis.shard(value) if is_sharded else value)
+        if value.ndim > 1 and value.shape[1] == length:
+            value = redistribute(value, piece.group, Replicate(), Shard(1))
+            value = with_hook(value, lambda gradient: gradient / piece.size)
+        shards.append(value)
     return tuple(shards)
 
 
@@ -311,26 +298,23 @@ def gather_outputs(outputs: Any, piece: Piece) -> Any:
     Differentiable: a rank gets the gradient of its own shard times the number of ranks, because
     gradients of parameters are averaged over the axis later, and should be summed.
     """
-    size = piece.axis.size
-    length = piece.length * size
-    if size == 1:
-        return outputs
 
     def gathered(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         if value.ndim < 2 or value.shape[1] != piece.length:
             raise UserError(
-                f"strategy.context={size}: the network returns the shape "
-                f"{tuple(value.shape)} for {piece.length} of {length} positions, so it "
-                "combines positions (a mean, the last one); return the outputs of all positions, "
-                "(N, T, ...), and do that in the task's loss, or use strategy.context=1"
+                f"strategy.context={piece.size}: the network returns the shape "
+                f"{tuple(value.shape)} for {piece.length} of {piece.length * piece.size} "
+                "positions, so it combines positions (a mean, the last one); return the outputs of "
+                "all positions, (N, T, ...), and do that in the task's loss, or use "
+                "strategy.context=1"
             )
         value = with_hook(value, enter_backward)
-        return redistribute(value, piece.axis.group, Shard(1), Replicate())
+        return redistribute(value, piece.group, Shard(1), Replicate())
 
     def enter_backward(gradient: Tensor) -> Tensor:
         until_backward_ends(piece)
-        return gradient * size
+        return gradient * piece.size
 
     return tree_map(gathered, outputs)

@@ -36,7 +36,6 @@ from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
 from .differences import drift_of
-from .fsdp.state import replacements_noted, swap_sharded_parameters
 from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .mesh.ranks import laid_out, stream_of
 from .options import StrategyOptions
@@ -49,6 +48,7 @@ from .unsupported import (
     Outputs,
     explain_error,
     manual_backward,
+    reject_early_optimizers,
     reject_scaled_rows,
     reject_without_gradient,
     report_no_optimizer,
@@ -202,11 +202,10 @@ class OneCurve(CallbackAPI):
     def _distribute(self, task: LightningModule) -> None:
         reject_other_shards(task, self.name, self.sizes, has_applied=bool(self.applied))
         use_other_sync(self._layer_sync, task)
-        with replacements_noted(task):
-            restore(task, self.root_device)
-            if self.ranks is not None and self.parallelisms:
-                setting = Setting(self.name, self.ranks, self.precision_plugin)
-                self.applied = lay_out(task, self.parallelisms, setting, self._compile)
+        restore(task, self.root_device)
+        if self.ranks is not None and self.parallelisms:
+            setting = Setting(self.name, self.ranks, self.precision_plugin)
+            self.applied = lay_out(task, self.parallelisms, setting, self._compile)
         if not self.parallelisms:
             self._compile()
 
@@ -228,10 +227,11 @@ class OneCurve(CallbackAPI):
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Create the optimizers from this rank's parameters."""
         super().setup_optimizers(trainer)
+        task = self._connected_module
         if trainer.is_global_zero:
-            report_no_optimizer(self._connected_module, self.optimizers)
-        for optimizer in self.optimizers:
-            swap_sharded_parameters(optimizer, self.name)
+            report_no_optimizer(task, self.optimizers)
+        if is_laid_out(task):
+            reject_early_optimizers(task, self.optimizers, self.name)
         for axis in self.applied:
             axis.optimizers(self.optimizers)
 

@@ -111,6 +111,21 @@ def reject_saved_shards(checkpoint: dict[str, Any]) -> None:
             )
 
 
+def reject_early_optimizers(
+    module: nn.Module, optimizers: Iterable[Optimizer], strategy: str
+) -> None:
+    """Reject optimizers of parameters that shards have replaced: they would train nothing."""
+    known = set(module.parameters())
+    for optimizer in optimizers:
+        parameters = {each for group in optimizer.param_groups for each in group["params"]}
+        if not parameters <= known:
+            raise UserError(
+                f"strategy={strategy}: {type(optimizer).__name__} has parameters that are none of "
+                f"{type(module).__name__}'s, as it was made before ranks shared them; make it, and "
+                "its schedulers, in configure_optimizers, or use strategy=ddp"
+            )
+
+
 def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
     """Reject a loss computed from shards outside of `forward`, such as a penalty on weights."""
     loss = output.get("loss") if isinstance(output, dict) else output

@@ -4,8 +4,7 @@ A masked convolution changes its weights (``self.weight.data *= self.mask``), as
 bounds their norm. FSDP2 frees gathered parameters, and would lose the change (`KeptChanges`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Self
 
@@ -13,11 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...checkpoint.lazy_tensors import model_state_here
 from ...compat.of_torch import tree_map_only, version_of
-from ...errors import UserError
 from ..differences import SUMS, sums_of
 
 
@@ -65,62 +62,22 @@ def load_full_state(module: nn.Module, state: Mapping[str, Any], strict: bool) -
     )
 
 
+@torch.no_grad()
 def shard_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     """Shard the ``state_dict()`` that the same optimizer has with unsharded parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    shards = {
-        number: _cut_entry(entry, parameters[number])
+
+    def shards(value: Any, like: Tensor) -> Any:
+        # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
+        is_alike = isinstance(value, Tensor) and value.shape == like.shape
+        return shard_like(value, like) if is_alike else value
+
+    entries = {
+        number: {key: shards(value, parameters[number]) for key, value in entry.items()}
         for number, entry in state["state"].items()
         if not parameters[number].is_meta
     }
-    return {**state, "state": shards}
-
-
-REPLACED_BY = "_in_its_place_now"
-"""An attribute of a parameter: the one that has replaced it in its module."""
-
-
-@contextmanager
-def replacements_noted(module: nn.Module) -> Iterator[None]:
-    """Note what replaces a module's parameters in the context, for `swap_sharded_parameters`."""
-    # Weak, so that the memory of the full parameters can be freed.
-    names = WeakTensorKeyDictionary({each: name for name, each in module.named_parameters()})
-    yield
-    for parameter, name in names.items():  # type: ignore[no-untyped-call]
-        if (now := module.get_parameter(name)) is not parameter:
-            vars(parameter)[REPLACED_BY] = now
-
-
-def swap_sharded_parameters(optimizer: Optimizer, strategy: str) -> None:
-    """Let an optimizer that was made before the fit update the parameters of today."""
-    has_state = bool(optimizer.state)
-    for group in optimizer.param_groups:
-        for place, parameter in enumerate(group["params"]):
-            now = parameter
-            while REPLACED_BY in vars(now):
-                now = vars(now)[REPLACED_BY]
-            if now is parameter:
-                continue
-            if has_state and parameter.is_meta and not now.is_meta:
-                raise UserError(
-                    f"strategy={strategy}: {type(optimizer).__name__} is kept from a fit under "
-                    "pipeline, where each rank has its state for some layers alone; make a new "
-                    "one in configure_optimizers, or resume from a checkpoint with ckpt_path"
-                )
-            group["params"][place] = now
-            if parameter in optimizer.state:
-                optimizer.state[now] = _cut_entry(optimizer.state.pop(parameter), now)
-
-
-@torch.no_grad()
-def _cut_entry(entry: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
-    # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
-    return {
-        key: shard_like(value, parameter)
-        if isinstance(value, Tensor) and value.shape == parameter.shape
-        else value
-        for key, value in entry.items()
-    }
+    return {**state, "state": entries}
 
 
 class Gathered(nn.Parameter):

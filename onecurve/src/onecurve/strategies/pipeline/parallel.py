@@ -32,7 +32,6 @@ from ...compat.patches import replaced
 from ...errors import UserError
 from ...torch_versions import require
 from ..batchnorm import report_statistics
-from ..context_parallel import Axis
 from ..fsdp.state import gather
 from ..layout import Part
 from ..mesh.ranks import Ranks
@@ -82,8 +81,7 @@ def plan_stages(task: LightningModule, options: StageOptions, setting: Setting) 
             v_shaped=options.schedule == "zbv",
             balance="auto" if divided else options.balance,
         )
-        context = Axis(ranks.context_group)
-        divided.append(Stages(network, list(calls.values()), partition, {}, shapes, context, ranks))
+        divided.append(Stages(network, list(calls.values()), partition, {}, shapes, ranks))
     held = [each for stages in divided for each in stages.held()]
     return Plan(divided, Placement(task, held, ranks.coordinates.pipeline))
 
@@ -226,7 +224,7 @@ class PipelineParallel(Parallelism, State):
         if self.ranks.rank != 0:
             return
         for stages in self.stages:
-            schedule, count = self.runner.plan(inputs, stages)
+            schedule, count = self.runner.plan(inputs)
             title = f"Pipeline of {stages.network.name}" if self.stages[1:] else "Pipeline"
             if strategy.prints_layers:
                 report_partition(stages, title, schedule, count, len(inputs[0]))

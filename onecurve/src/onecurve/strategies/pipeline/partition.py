@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ..context_parallel import Axis, working_on
+from ..context_parallel import working_on
 from ..mesh.ranks import Ranks
 from .limits import idle_share
 from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
@@ -197,8 +197,6 @@ class Stages(NamedTuple):
     modules: dict[int, nn.Module]
     """The stages of this rank, by their index."""
     shapes: LayerShapes
-    context: Axis
-    """The ranks that share each sequence."""
     ranks: Ranks
 
     @property

@@ -25,7 +25,7 @@ from torch import Tensor
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..collectives import with_hook
-from ..context_parallel import gather_outputs, shard_sequences, working_on
+from ..context_parallel import run_on_full, run_on_shards
 from ..prepare import Prepared, weight_of
 from ..step import StepContext
 from ..unsupported import reject_without_gradient
@@ -69,7 +69,6 @@ class Runner:
     _rows: int | None = None
     _prepared: Prepared | None = None
     _scale: float = 1.0
-    _inputs: Tensors = ()
 
     def __post_init__(self) -> None:
         self.stash = Stash(self.stages.parameters())
@@ -77,7 +76,7 @@ class Runner:
             self.schedule,
             self.microbatches,
             self.stages,
-            self._loss,
+            partial(run_on_full, self._loss),
             partial(weight_of, self.task),
         )
 
@@ -185,16 +184,19 @@ class Runner:
 
     def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
         """The outputs of the network; differentiable."""
-        stages = stages or self.stages
-        with self._own_random_numbers(), working_on(stages.context.piece(inputs)):
-            outputs = through_stages(stages, shard_sequences(inputs, stages.context), chunks)
-            return tuple(gather_outputs(outputs, stages.context.piece(inputs)))
+        used = stages or self.stages
 
-    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, int]:
+        def forward(*shards: Tensor) -> Tensors:
+            return through_stages(used, shards, chunks)
+
+        with self._own_random_numbers():
+            return run_on_shards(forward, inputs, used.ranks.context_group)  # type: ignore[no-any-return]
+
+    def plan(self, inputs: Tensors) -> tuple[str, int]:
         """The name of the schedule for a batch, and the number of micro-batches."""
+        if self.by_schedule:
+            return self.schedules.split(len(inputs[0]))
         with torch.enable_grad():
-            if self.by_schedule:
-                return self.schedule, self.schedules.get(shard_sequences(inputs, stages.context))[1]
             return "gpipe", self._chunks(inputs)
 
     def _chunks(self, inputs: Tensors) -> int:
@@ -245,33 +247,30 @@ class Runner:
             On every rank the outputs, detached; and, in float64, the mean of the micro-batches'
             losses and the mean of their absolute values.
         """
-        stages, self._inputs = self.stages, inputs
+        stages, losses = self.stages, None
         assert self._prepared is not None
         targets = self._prepared.targets
+
+        def forward_backward(*shards: Tensor) -> Tensors:
+            nonlocal losses
+            outputs, losses = self.schedules.forward_backward(shards, targets, self._scale)
+            return stages.share_outputs(tuple(each.detach() for each in outputs), shards)
+
         # The schedule enters autocast itself, around forward passes alone.
         no_autocast = torch.autocast(stages.ranks.device.type, enabled=False)
-        with (
-            no_autocast,
-            torch.enable_grad(),
-            self._own_random_numbers(),
-            self.stash.collect(),
-            working_on(stages.context.piece(inputs)),
-        ):
-            given = shard_sequences(inputs, stages.context)
-            results, losses = self.schedules.forward_backward(given, targets, self._scale)
-            outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
+        with no_autocast, torch.enable_grad(), self._own_random_numbers(), self.stash.collect():
+            outputs = run_on_shards(forward_backward, inputs, stages.ranks.context_group)
         known = torch.empty(2, dtype=torch.float64, device=stages.ranks.device)
         if losses is not None:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         stages.share((known,), stages.last)
-        return tuple(gather_outputs(outputs, stages.context.piece(inputs))), known
+        return outputs, known
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
         """The task's loss of a micro-batch."""
-        outputs = gather_outputs(outputs, self.stages.context.piece(self._inputs))
         self.takes_loss = True
         try:
-            with self.precision.forward_context(), working_on(None):
+            with self.precision.forward_context():
                 loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
         except (TypeError, AttributeError) as error:
             name = type(self.task).__name__

@@ -11,13 +11,14 @@ disturb BatchNorm's statistics.
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from ...compat.of_torch import BatchNorm, tree_leaves, tree_map_only
+from ...compat.of_torch import BatchNorm, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from ...torch_versions import require
 from ..prepare import no_loss
 from .limits import SCHEDULES, split
@@ -227,21 +228,20 @@ def split_targets(targets: Any, count: int, size: int) -> list[Any]:
     Targets are tensors whose first dimension is the batch, sequences with one entry per sample, and
     dictionaries, tuples and lists of these.
     """
-    if isinstance(targets, dict):
-        parts = {key: split_targets(value, count, size) for key, value in targets.items()}
-        return [{key: part[i] for key, part in parts.items()} for i in range(count)]
-    # PyTorch's collate function makes a list of what each sample has as a tuple.
-    if isinstance(targets, tuple) or (isinstance(targets, list) and _holds_batches(targets, size)):
-        columns = [split_targets(value, count, size) for value in targets]
-        return [type(targets)(column[i] for column in columns) for i in range(count)]
-    part = len(targets) // count
-    return [targets[i * part : (i + 1) * part] for i in range(count)]
+    part = size // count
+    leaves, structure = tree_flatten(targets, is_leaf=partial(_is_of_samples, size=size))
+    return [
+        tree_unflatten([leaf[number * part : (number + 1) * part] for leaf in leaves], structure)
+        for number in range(count)
+    ]
 
 
-def _holds_batches(targets: list[Any], size: int) -> bool:
-    """Whether each entry of a list is a full batch, and not one sample."""
+def _is_of_samples(targets: Any, size: int) -> bool:
+    """Whether targets are a list with an entry for each sample, and not one of full batches.
+
+    PyTorch's collate function makes a list of full batches of what each sample has as a tuple.
+    """
+    if not isinstance(targets, list) or len(targets) != size:
+        return False
     leaves = tree_leaves(targets)
-    batches = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
-    return len(targets) != size or (
-        len(batches) == len(leaves) and all(len(leaf) == size for leaf in batches)
-    )
+    return not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (size,) for leaf in leaves)
