@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from .strategies.context_parallel import positions
     from .strategies.ddp import DDP
     from .strategies.dp import DP
-    from .strategies.fsdp.strategy import FSDP
+    from .strategies.fsdp.parallel import FSDP
     from .strategies.mesh.strategy import mesh
-    from .strategies.pipeline.strategy import Pipeline
+    from .strategies.pipeline.parallel import Pipeline
     from .strategies.single import Single
     from .strategies.tensor.strategy import Tensor
 
@@ -65,9 +65,9 @@ HOMES = {
     "DDP": "strategies.ddp",
     "DP": "strategies.dp",
     "ExponentialMovingAverage": "averaging.ema",
-    "FSDP": "strategies.fsdp.strategy",
+    "FSDP": "strategies.fsdp.parallel",
     "LocalFiles": "checkpoint.storage",
-    "Pipeline": "strategies.pipeline.strategy",
+    "Pipeline": "strategies.pipeline.parallel",
     "RankFailed": "launch.context",
     "ShardedFolders": "checkpoint.storage",
     "Single": "strategies.single",

@@ -1,4 +1,4 @@
-"""Consecutive layers on each rank; micro-batches pass through them.
+"""`strategy=pipeline`: consecutive layers on each rank; micro-batches pass through them.
 
 The task's steps run on every rank: where they call the network, the pipeline runs instead and every
 rank gets the last stage's outputs; so loss, metrics and logs are those of the whole batch,
@@ -12,6 +12,8 @@ micro-batch), dropout (each stage draws its own masks).
 Rejects: what needs the parameters or the gradients of all ranks at once.
 Where ranks share the parameters of a stage, FSDP2 averages its gradients after the last
 micro-batch.
+Memory per rank: its own layers' parameters, gradients and optimizer state, and the activations of
+the micro-batches under way.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +26,11 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...arguments import configured_by
 from ...compat.of_lightning import accumulates
 from ...compat.patches import replaced
 from ...errors import UserError
@@ -35,10 +39,11 @@ from ..batchnorm import report_statistics
 from ..fsdp.state import gather
 from ..layout import Part
 from ..mesh.ranks import Ranks
-from ..options import StageOptions
+from ..options import PipelineOptions, StageOptions
 from ..parallelism import Applied, Parallelism, Setting, State
 from ..prepare import example_of
 from ..step import StepContext
+from ..strategy import OneCurve
 from .gradients import (
     agree_on_overflow,
     average,
@@ -317,3 +322,21 @@ class PipelineParallel(Parallelism, State):
     ) -> Iterator[tuple[str, Tensor]]:
         for name, _ in task.named_parameters():
             yield from self._collect(tensors, {name: name}).items()
+
+
+class Pipeline(OneCurve, DDPStrategy):
+    """Pipeline parallelism for an ordinary LightningModule.
+
+    Neighbouring ranks form a pipeline. If the micro-batches do not divide a batch, the nearest
+    number that does is used for it. The arguments are described in `PipelineOptions`.
+    """
+
+    name = "pipeline"
+
+    @configured_by(PipelineOptions, "strategy")
+    def __init__(self, options: PipelineOptions) -> None:
+        super().__init__(
+            options,
+            {"replicate": options.replicas, "pipeline": "auto"},
+            [PipelineParallel(options)],
+        )
