@@ -200,9 +200,9 @@ def row(name: str, labels: str = "ids", padded: bool = False, **settings: Any) -
     return Row(network, partial(texts, labels, padded))
 
 
-def of_layers(network: Callable[..., nn.Module], pixels: int = PIXELS, **settings: Any) -> Row:
-    """Of a network of images that is one sequence of layers."""
-    return Row(partial(network, **settings), partial(images, pixels=pixels), OfLayers)
+def of_images(network: Callable[..., nn.Module], pixels: int = PIXELS, **settings: Any) -> Row:
+    """Of a network of torchvision or timm, whose blocks run by gpipe."""
+    return Row(partial(network, **settings), partial(images, pixels=pixels), Classifies)
 
 
 SMALL = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": DEPTH}
@@ -258,10 +258,10 @@ ROWS = {
     "nn.TransformerEncoderLayer in an nn.Sequential": Row(of_torch, token_rows, OfLayers),
     "nn.TransformerEncoder, padded": Row(Encoder, partial(token_rows, padded=True), Classifies),
     "nn.Transformer": Row(Translator, token_rows, Classifies),
-    "ViT (torchvision)": of_layers(
+    "ViT (torchvision)": of_images(
         torchvision.models.VisionTransformer, **VIT, **OF_TORCHVISION, mlp_dim=2 * WIDTH
     ),
-    "Swin (torchvision)": of_layers(torchvision.models.SwinTransformer, **SWIN),
-    "ViT (timm)": of_layers(timm.models.VisionTransformer, **VIT, **OF_TIMM),
-    "ConvNeXt (timm)": of_layers(timm.models.ConvNeXt, 2 * PIXELS, **CONVNEXT),
+    "Swin (torchvision)": of_images(torchvision.models.SwinTransformer, **SWIN),
+    "ViT (timm)": of_images(timm.models.VisionTransformer, **VIT, **OF_TIMM),
+    "ConvNeXt (timm)": of_images(timm.models.ConvNeXt, 2 * PIXELS, **CONVNEXT),
 }

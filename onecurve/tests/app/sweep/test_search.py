@@ -124,10 +124,7 @@ def test_the_last_value_of_a_run_counts(warm: Cli) -> None:
     ("typed", "answer", "such_as"),
     [
         ("sweep.objective=val/acx", "sweep.objective=val/acx: nothing logs", "val/acc"),
-        pytest.param(
-            *("sweep.objective=secnods", "sweep.objective=secnods: nothing logs", "seconds"),
-            marks=pytest.mark.long,
-        ),
+        ("sweep.objective=secnods", "sweep.objective=secnods: nothing logs", "seconds"),
         ("monitor=val/loss", "mode=max: a smaller monitor=val/loss is better", "mode=min"),
     ],
 )
