@@ -20,6 +20,7 @@ from zoo import data, tasks
 import onecurve
 from onecurve import seeded
 from onecurve.app.run.predict import Predictions, add_predict_step
+from onecurve.batch.share import rows_of_rank
 from onecurve.batch.stream import StreamLoader
 from onecurve.machine import unchanged_environment
 
@@ -116,6 +117,12 @@ def test_batches_of_a_stream_are_shared_by_rows_or_rejected() -> None:
 
     with pytest.raises(onecurve.UserError, match=r"Texts yields full batches .* let it yield sam"):
         next(iter(shares(DataLoader(Texts(), None), 2)[0]))
+
+
+def test_a_full_batch_with_a_sparse_tensor_is_rejected() -> None:
+    batch = {"nodes": torch.eye(4), "near": torch.eye(4).to_sparse()}
+    with pytest.raises(onecurve.UserError, match=r"Graphs yields full batches .* only dense"):
+        rows_of_rank(batch, 0, 2, "Graphs")
 
 
 def test_a_worker_may_set_attributes_of_the_data_set() -> None:
