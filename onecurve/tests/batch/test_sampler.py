@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 import onecurve
 from onecurve import seeded
-from onecurve.batch.loader import RankLoader, has_indices, reject_shared, size_of_batch
+from onecurve.batch.loader import RankLoader, has_indices, reject_shared
 from onecurve.batch.random import Draws, RankStream
 from onecurve.batch.seeded import set_epoch
 from onecurve.errors import UserError
@@ -101,8 +101,15 @@ def test_all_ranks_together_see_the_loaders_batches(name: str, ranks: int) -> No
     seed(loader)
     epochs = [[samples.tolist() for (samples,) in loader] for _ in (0, 1)]
     assert seen(loader, ranks) == [*epochs[0], *epochs[1]]
-    sizes = [size_of_batch(loader, number) for number in range(len(epochs[0]))]
-    assert sizes == [len(batch) for batch in epochs[0]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchdatas_loader_keeps_its_own_order(workers: int) -> None:
+    kind: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    loader = kind(TEN, 3, shuffle=True, num_workers=workers)
+    seed(loader)
+    whole = [samples.tolist() for _ in (0, 1) for (samples,) in loader]
+    assert seen(kind(TEN, 3, shuffle=True, num_workers=workers), 2) == whole
 
 
 class OfTwo(Small):

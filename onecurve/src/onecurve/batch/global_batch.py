@@ -8,7 +8,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from ..compat.of_lightning import loaders_under_way, mode_of
-from .loader import size_of_batch
 from .share import Share, SharedLoader, combined_share
 
 
@@ -35,7 +34,7 @@ class GlobalBatch(NamedTuple):
 
     def trained(self) -> None:
         """Tell the loaders that the batch has been trained on."""
-        for loader in self.shared:
+        for loader in self.loaders:
             loader.trained(self.number)
 
 
@@ -77,11 +76,7 @@ class GlobalBatches:
             shares = [each.share(number) for each in shared]
             samples = sum(share.total for share in shares)
             return GlobalBatch(position, number, loaders, shared, shares, samples)
-        again = mode_of(combined) == "max_size_cycle"
-        sizes = [size_of_batch(each, number, again) for each in loaders]
-        known = [size for size in sizes if size is not None]
-        is_known = known and len(known) == len(sizes)
-        return GlobalBatch(position, number, loaders, samples=sum(known) if is_known else None)
+        return GlobalBatch(position, number, loaders)
 
 
 def loaders_in_step(combined: CombinedLoader, dataloader_idx: int = 0) -> list[Any]:

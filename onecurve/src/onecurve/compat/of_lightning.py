@@ -70,11 +70,6 @@ def loaders_under_way(trainer: Trainer) -> CombinedLoader | None:
     return getattr(trainer._active_loop, "_combined_loader", None)
 
 
-def forget_states_of_loaders(trainer: Trainer) -> None:
-    """Keep Lightning from restoring the states of loaders from a checkpoint."""
-    trainer.fit_loop._combined_loader_states_to_load = []
-
-
 def validation_is_due(trainer: Trainer) -> bool:
     """Whether a validation comes after the batch of now, in any fit: not by a clock, or a stop."""
     if trainer._val_check_time_interval is not None:  # type: ignore[attr-defined]

@@ -5,16 +5,11 @@ things: a checkpoint of any step resumes exactly, and accumulated batches count 
 Rejects: more than one device or process.
 """
 
-from typing import Any
-
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch.utils.data import DataLoader
 
 from .. import machine
 from ..arguments import configured_by
-from ..batch.loader import is_stream
-from ..batch.stream import is_stateful
 from ..errors import UserError
 from .options import SingleOptions
 from .strategy import OneCurve
@@ -43,13 +38,6 @@ class Single(OneCurve, SingleDeviceStrategy):
                 f"{ranks.world_size}; start one, or use a strategy for several, such as ddp"
             )
         super().setup_environment()
-
-    def shared(self, loader: Any) -> Any:
-        """The loader itself, unless it is a stream that can save its position."""
-        if not isinstance(loader, DataLoader) or not is_stream(loader):
-            return loader
-        is_here = loader.num_workers == 0 and is_stateful(loader.dataset)
-        return super().shared(loader) if is_here or is_stateful(loader) else loader
 
     @property
     def root_device(self) -> torch.device:

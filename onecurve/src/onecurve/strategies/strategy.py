@@ -135,7 +135,7 @@ class OneCurve(CallbackAPI):
         self._ended_with = None
         if task.trainer.state.fn == TrainerFn.FITTING:
             self.epochs = TrainingEpochs(task.trainer, self._steps.stream, self._synchronize)
-        self._steps.begin(task, self.name, self.epochs, self._layer_sync)
+        self._steps.begin(task, self.name, self._layer_sync)
 
     def _get_process_group_backend(self) -> str:
         backend: str = super()._get_process_group_backend()  # type: ignore[misc]
