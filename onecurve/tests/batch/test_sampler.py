@@ -105,11 +105,24 @@ def test_all_ranks_together_see_the_loaders_batches(name: str, ranks: int) -> No
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_torchdatas_loader_keeps_its_own_order(workers: int) -> None:
+    """Its sampler draws when it is made, and goes on from epoch to epoch."""
     kind: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-    loader = kind(TEN, 3, shuffle=True, num_workers=workers)
-    seed(loader)
-    whole = [samples.tolist() for _ in (0, 1) for (samples,) in loader]
-    assert seen(kind(TEN, 3, shuffle=True, num_workers=workers), 2) == whole
+
+    def loader() -> Any:
+        torch.manual_seed(1)
+        return kind(TEN, 3, shuffle=True, num_workers=workers)
+
+    plain = loader()
+    whole = [samples.tolist() for _ in (0, 1) for (samples,) in plain]
+    of_ranks: list[list[list[int]]] = []
+    for rank in (0, 1):
+        part = parts_of(loader(), 2)[rank]
+        of_ranks.append([])
+        for epoch in (0, 1):
+            part.begin(epoch)
+            for number, (samples,) in enumerate(part):
+                of_ranks[rank].append(samples[: part.share(number).size].tolist())
+    assert [one + other for one, other in zip(*of_ranks, strict=True)] == whole
 
 
 class OfTwo(Small):

@@ -20,12 +20,13 @@ class GlobalBatch(NamedTuple):
     """Its number in the epoch, or in the evaluation of its loader."""
     loaders: Sequence[Any] = ()
     """The loaders that contribute to it."""
-    shared: Sequence[SharedLoader] = ()
-    """Those of them that have a batch; none if ranks do not share one of them."""
     shares: Sequence[Share] = ()
-    """This rank's share of the batch of each of these."""
-    samples: int | None = None
-    """Its samples on all ranks, if the loaders tell."""
+    """This rank's share of each loader's batch; none if ranks do not share one of them."""
+
+    @property
+    def samples(self) -> int | None:
+        """Its samples on all ranks; None if ranks do not share it."""
+        return sum(share.total for share in self.shares) if self.shares else None
 
     @property
     def share(self) -> Share | None:
@@ -72,11 +73,8 @@ class GlobalBatches:
             return GlobalBatch(position)
         loader, number = (0, trainer.fit_loop.batch_idx) if trainer.training else self._evaluated
         loaders = loaders_in_step(combined, loader)
-        if shared := shared_in_step(loaders, number):
-            shares = [each.share(number) for each in shared]
-            samples = sum(share.total for share in shares)
-            return GlobalBatch(position, number, loaders, shared, shares, samples)
-        return GlobalBatch(position, number, loaders)
+        shares = [each.share(number) for each in shared_in_step(loaders, number)]
+        return GlobalBatch(position, number, loaders, shares)
 
 
 def loaders_in_step(combined: CombinedLoader, dataloader_idx: int = 0) -> list[Any]:
