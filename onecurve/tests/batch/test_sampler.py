@@ -132,9 +132,11 @@ class OfTwo(Small):
 
 def test_a_loader_that_has_ended_counts_no_samples() -> None:
     short, long = (DataLoader(TensorDataset(torch.ones(n, 6)), 2) for n in (2, 6))
-    trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
-    trainer.fit(OfTwo(), CombinedLoader({"a": short, "b": long}, "max_size"))
-    assert trainer.strategy.samples_seen == 8  # type: ignore[attr-defined]
+    loaders = CombinedLoader({"a": short, "b": long}, "max_size")
+    for _ in ("a fit", "another one of the same loaders"):
+        trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
+        trainer.fit(OfTwo(), loaders)
+        assert trainer.strategy.samples_seen == 8  # type: ignore[attr-defined]
 
 
 def test_shares_differ_by_at_most_one_sample_and_none_is_empty() -> None:

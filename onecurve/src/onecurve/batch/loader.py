@@ -294,6 +294,8 @@ def shared_loader(
     loader: Any, rank: int, size: int, stream: RankStream, number: int, training: bool
 ) -> Any:
     """Wrap a DataLoader so that it yields a rank's share; every rank gets all of any other."""
+    if isinstance(loader, TrackedLoader):  # in a CombinedLoader that an earlier fit was given
+        loader = loader.loader
     if not isinstance(loader, DataLoader):
         return UnsharedLoader(loader, training)
     if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:

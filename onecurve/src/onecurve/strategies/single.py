@@ -1,6 +1,6 @@
 """`strategy=single`: one process, one device. The reference that all others are compared with.
 
-Exact: it is a plain Trainer, with the same loaders, samples, random numbers and hooks. It adds two
+Exact: it is a plain Trainer, with the same samples, random numbers and hooks. It adds two
 things: a checkpoint of any step resumes exactly, and accumulated batches count by their samples.
 Rejects: more than one device or process.
 """

@@ -235,10 +235,6 @@ OURS |= {
     "onecurve report": "error: no SWEEP_DIR was given; onecurve report runs/DATE/TIME-sweep",
     "onecurve report nowhere": "error: nowhere: there is no such directory; give the directory of",
     "onecurve report empty": "error: empty: no job in it … give the directory of a sweep",
-    "callbacks=[katib] callbacks.katib.file=/dev/null/katib.json": (
-        "error: callbacks.katib.file=/dev/null/katib.json: cannot be written (/dev/null is in the "
-        "way); use a file that can, such as callbacks.katib.file=katib.json"
-    ),
 }
 PLAN = "onecurve plan model=mlp data.image_size=8"
 OF_HYDRA |= {
