@@ -145,9 +145,6 @@ OURS = {
     "-m seed=1,2 hydra.sweep.dir=s3://bucket/run": "hydra.sweep.dir=s3://bucket/run … local",
     "callbacks.checkpoint.dirpath=/proc/x": "/proc/x: cannot be created: … dirpath=checkpoints",
     "callbacks.checkpoint.filename=last": "save_last … callbacks.checkpoint.filename=best",
-    "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
-        "save_top_k=-1 … 'callbacks.checkpoint.filename=\"mine-{epoch}-{step}\"'"
-    ),
     "+launch.rendezvous=a:1": "launch.rendezvous: was removed; torchrun or srun starts the ranks",
     "resume=/dev/zero": "resume=/dev/zero: is neither a file nor a folder; give last",
     "checkpoint=sharded": "such as 'checkpoint={format:file,async:false}'",
