@@ -15,7 +15,7 @@ REMOVED = {
         "--master-port=29500 train.py strategy=ddp on each node, with its number",
     ),
     **dict.fromkeys(
-        ("checkpoint.on_failure", "strategy.min_params", "strategy.sequence"),
+        ("checkpoint.on_failure", "gc_every_n_steps", "strategy.min_params", "strategy.sequence"),
         "was removed; leave it out, also in the files of configs/",
     ),
     "checkpoint.mirror_to": "is gone: checkpoints are written to an address by "

@@ -204,21 +204,47 @@ def test_loaders_that_are_reloaded_may_draw_otherwise_as_a_line_says(
     assert said.count("resume: trainer.reload_dataloaders_every_n_epochs=1: the loaders are ") == 1
 
 
-def test_loaders_with_generators_of_their_own_resume_in_the_first_epoch(tmp_path: Path) -> None:
+def own_generators() -> dict[str, DataLoader[Any]]:
+    rows = TensorDataset(torch.arange(2.0 * BATCHES))
+    return {
+        name: DataLoader(rows, 2, shuffle=True, generator=torch.Generator().manual_seed(seed))
+        for name, seed in (("a", 1), ("b", 2))
+    }
+
+
+def of_two_lengths() -> dict[str, DataLoader[Any]]:
+    return {
+        name: DataLoader(TensorDataset(torch.arange(2.0 * batches)), 2, shuffle=True)
+        for name, batches in (("a", BATCHES), ("b", 2))
+    }
+
+
+@pytest.mark.parametrize("made", [own_generators, of_two_lengths])
+@pytest.mark.parametrize("step", [2, 3])
+def test_several_loaders_resume_in_the_first_epoch(
+    made: Callable[[], Any], step: int, tmp_path: Path
+) -> None:
+    """A shorter one starts again in an order that follows on what steps have drawn."""
+
     class Two(Events):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return super().training_step([torch.cat([batch[0][0], batch[1][0]])], batch_idx)
+            torch.rand(())
+            rows = torch.cat([batch["a"][0], batch["b"][0]])
+            return super().training_step([rows], batch_idx)
+
+    class Saved(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == step:
+                trainer.save_checkpoint(tmp_path / "first.ckpt")
 
     def fit(resume: Path | None, *callbacks: L.Callback) -> list[Any]:
-        task, rows = Two(), TensorDataset(torch.arange(2.0 * BATCHES))
-        drawn = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
-        trainer = quiet_trainer(onecurve.Single(), max_epochs=2, callbacks=list(callbacks))
-        loaders = [DataLoader(rows, 2, shuffle=True, generator=generator) for generator in drawn]
-        trainer.fit(task, loaders, ckpt_path=resume)
+        task, options = Two(), {"max_epochs": 2, "limit_val_batches": 0}
+        trainer = quiet_trainer(onecurve.Single(), callbacks=list(callbacks), **options)
+        trainer.fit(task, made(), ckpt_path=resume)
         return task.seen
 
-    file = tmp_path / "first.ckpt"
-    assert fit(None, Saves(file, "on_train_batch_end", 0, 1))[3:] == fit(file)
+    whole = fit(None, Saved())
+    assert fit(tmp_path / "first.ckpt") == whole[step + 1 :]
 
 
 @pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])

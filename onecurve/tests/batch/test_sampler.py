@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 import onecurve
 from onecurve import seeded
-from onecurve.batch.loader import RankLoader, has_indices, reject_shared, size_of_batch
+from onecurve.batch.loader import RankLoader, has_indices, reject_shared
 from onecurve.batch.random import Draws, RankStream
 from onecurve.batch.seeded import set_epoch
 from onecurve.errors import UserError
@@ -101,8 +101,28 @@ def test_all_ranks_together_see_the_loaders_batches(name: str, ranks: int) -> No
     seed(loader)
     epochs = [[samples.tolist() for (samples,) in loader] for _ in (0, 1)]
     assert seen(loader, ranks) == [*epochs[0], *epochs[1]]
-    sizes = [size_of_batch(loader, number) for number in range(len(epochs[0]))]
-    assert sizes == [len(batch) for batch in epochs[0]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchdatas_loader_keeps_its_own_order(workers: int) -> None:
+    """Its sampler draws when it is made, and goes on from epoch to epoch."""
+    kind: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def loader() -> Any:
+        torch.manual_seed(1)
+        return kind(TEN, 3, shuffle=True, num_workers=workers)
+
+    plain = loader()
+    whole = [samples.tolist() for _ in (0, 1) for (samples,) in plain]
+    of_ranks: list[list[list[int]]] = []
+    for rank in (0, 1):
+        part = parts_of(loader(), 2)[rank]
+        of_ranks.append([])
+        for epoch in (0, 1):
+            part.begin(epoch)
+            for number, (samples,) in enumerate(part):
+                of_ranks[rank].append(samples[: part.share(number).size].tolist())
+    assert [one + other for one, other in zip(*of_ranks, strict=True)] == whole
 
 
 class OfTwo(Small):
@@ -112,9 +132,11 @@ class OfTwo(Small):
 
 def test_a_loader_that_has_ended_counts_no_samples() -> None:
     short, long = (DataLoader(TensorDataset(torch.ones(n, 6)), 2) for n in (2, 6))
-    trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
-    trainer.fit(OfTwo(), CombinedLoader({"a": short, "b": long}, "max_size"))
-    assert trainer.strategy.samples_seen == 8  # type: ignore[attr-defined]
+    loaders = CombinedLoader({"a": short, "b": long}, "max_size")
+    for _ in ("a fit", "another one of the same loaders"):
+        trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
+        trainer.fit(OfTwo(), loaders)
+        assert trainer.strategy.samples_seen == 8  # type: ignore[attr-defined]
 
 
 def test_shares_differ_by_at_most_one_sample_and_none_is_empty() -> None:

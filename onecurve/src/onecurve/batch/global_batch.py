@@ -8,7 +8,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from ..compat.of_lightning import loaders_under_way, mode_of
-from .loader import size_of_batch
 from .share import Share, SharedLoader, combined_share
 
 
@@ -21,12 +20,13 @@ class GlobalBatch(NamedTuple):
     """Its number in the epoch, or in the evaluation of its loader."""
     loaders: Sequence[Any] = ()
     """The loaders that contribute to it."""
-    shared: Sequence[SharedLoader] = ()
-    """Those of them that have a batch; none if ranks do not share one of them."""
     shares: Sequence[Share] = ()
-    """This rank's share of the batch of each of these."""
-    samples: int | None = None
-    """Its samples on all ranks, if the loaders tell."""
+    """This rank's share of each loader's batch; none if ranks do not share one of them."""
+
+    @property
+    def samples(self) -> int | None:
+        """Its samples on all ranks; None if ranks do not share it."""
+        return sum(share.total for share in self.shares) if self.shares else None
 
     @property
     def share(self) -> Share | None:
@@ -35,7 +35,7 @@ class GlobalBatch(NamedTuple):
 
     def trained(self) -> None:
         """Tell the loaders that the batch has been trained on."""
-        for loader in self.shared:
+        for loader in self.loaders:
             loader.trained(self.number)
 
 
@@ -73,15 +73,8 @@ class GlobalBatches:
             return GlobalBatch(position)
         loader, number = (0, trainer.fit_loop.batch_idx) if trainer.training else self._evaluated
         loaders = loaders_in_step(combined, loader)
-        if shared := shared_in_step(loaders, number):
-            shares = [each.share(number) for each in shared]
-            samples = sum(share.total for share in shares)
-            return GlobalBatch(position, number, loaders, shared, shares, samples)
-        again = mode_of(combined) == "max_size_cycle"
-        sizes = [size_of_batch(each, number, again) for each in loaders]
-        known = [size for size in sizes if size is not None]
-        is_known = known and len(known) == len(sizes)
-        return GlobalBatch(position, number, loaders, samples=sum(known) if is_known else None)
+        shares = [each.share(number) for each in shared_in_step(loaders, number)]
+        return GlobalBatch(position, number, loaders, shares)
 
 
 def loaders_in_step(combined: CombinedLoader, dataloader_idx: int = 0) -> list[Any]:

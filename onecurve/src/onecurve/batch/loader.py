@@ -6,7 +6,7 @@ indices of its share. So any sampler works, even an infinite one.
 """
 
 import os
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import copy
 from functools import partial
@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.data import sized_len
 from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     DistributedSampler,
     IterableDataset,
@@ -29,9 +29,17 @@ from torch.utils.data import (
 from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
 from ..compat.of_torch import iterator_of
 from ..errors import UserError, say
+from .passes import END
 from .random import Draws, RankStream
-from .share import Proxy, ResumedSampler, SharedLoader, rows_of_rank, slice_of_rank
-from .stream import END, StreamLoader, fingerprint
+from .share import (
+    Proxy,
+    SharedLoader,
+    TrackedLoader,
+    rows_of_rank,
+    slice_of_rank,
+    unwrapped,
+)
+from .stream import StreamLoader, fingerprint, is_stateful
 
 
 class RankLoader(SharedLoader):
@@ -40,14 +48,10 @@ class RankLoader(SharedLoader):
     Args beside those of `SharedLoader`:
         stream: This rank's random number streams.
         number: The number of this loader in the run, to seed it differently from the others.
-        training: Whether batch numbers continue when a longer loader makes this one start again.
     """
 
-    _epoch: int
-    _start: int
-    _ended_at: int | None
-    _walked: Iterator[Any] | None
-    _kept: DataLoader[Any] | None
+    _epoch: int = 0
+    _kept: DataLoader[Any] | None = None
 
     def __init__(
         self,
@@ -59,10 +63,9 @@ class RankLoader(SharedLoader):
         number: int = 0,
         training: bool = False,
     ) -> None:
-        super().__init__(loader, rank, num_replicas)
-        vars(self).update(stream=stream, number=number, training=training, _kept=None)
+        super().__init__(loader, rank, num_replicas, training)
+        vars(self).update(stream=stream, number=number)
         vars(self).update(_indices=self._own_indices())
-        self.begin(0)
 
     def _own_indices(self) -> Any:
         """The replacement of the loader's batch sampler, or of its sampler if it has none."""
@@ -89,20 +92,13 @@ class RankLoader(SharedLoader):
         self._kept = None
 
     def begin(self, epoch: int) -> None:
-        vars(self).update(_epoch=epoch, _start=0, _ended_at=None, _walked=None, _totals={})
-
-    def resume(self, batches: Iterator[Any], number: int) -> None:
-        """Make the next pass yield what is left of an epoch, from batch `number` on."""
-        self._walked, self._start = batches, number
+        super().begin(epoch)
+        self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
         if not self.training:
-            self._totals.clear()
-        start = self._ended_at if self.training and self._ended_at is not None else self._start
-        self._ended_at = None
-        walked, self._walked = self._walked, None
-        indices = getattr(self._indices, "_batch_sampler", self._indices)
-        indices.start, indices.left = start, walked
+            self.begin(self._epoch)
+        start = self.passes.next
         # The iterator is made at once, not lazily, because it draws the seed of the workers.
         batches: Iterator[Any] = iter(self._kept or self._source())
         if self.loader.batch_sampler is None:
@@ -115,9 +111,11 @@ class RankLoader(SharedLoader):
         source: DataLoader[Any] = copy(loader)
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         vars(source).update({name: self._indices, "_iterator": None})
-        if loader.num_workers and self.num_replicas > 1:
-            # Draw the common seed as a plain loader does, then seed this rank's workers by its own.
-            draw_base_seed(loader)
+        if loader.num_workers and (self.num_replicas > 1 or self.keeps_workers):
+            if not self.keeps_workers:
+                # Draw the common seed as a plain loader does, then seed this rank's workers by
+                # its own.
+                draw_base_seed(loader)
             with self.stream.of_rank(Draws.WORKERS, self._epoch, self.number):
                 source.generator = torch.Generator().manual_seed(torch.initial_seed())
         if loader.persistent_workers:
@@ -131,7 +129,7 @@ class RankLoader(SharedLoader):
             with self.stream.of_rank(Draws.FETCH, *place) if here else nullcontext():
                 batch = next(batches, END)
             if batch is END:
-                self._ended_at = number
+                self.passes.next = number
                 return
             yield batch
 
@@ -142,37 +140,47 @@ class RankLoader(SharedLoader):
             yield rows
 
 
-class CommonSampler(ResumedSampler):
-    """Wraps a sampler that all ranks iterate with the same random numbers.
+class CommonSampler(Proxy):
+    """Wraps a sampler that all ranks iterate with the same random numbers."""
 
-    Attributes:
-        start: The number of the first batch of the next pass.
-    """
-
-    start: int = 0
+    _of = "inner"
+    _count: Callable[[Any], int] | None = None
 
     def __init__(self, inner: Any, loader: RankLoader) -> None:
-        super().__init__(inner)
+        self.inner = inner
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        walked = super().__iter__()
+        loader = self.loader
+        with loader.stream.common():
+            keeps = loader.num_workers == 0 and sized_len(self.inner) is not None
+            return self._drawn(loader.passes.over(self.inner, self._count, keeps))
+
+    def _drawn(self, batches: Iterator[Any]) -> Iterator[Any]:
+        loader = self.loader
         while True:
-            with self.loader.stream.common():
-                indices: Any = next(walked, END)
+            with loader.stream.common():
+                indices: Any = next(batches, END)
             if indices is END:
                 return
-            if self.loader.fingerprint is None:
-                self.loader.fingerprint = fingerprint(indices)
+            if loader.fingerprint is None:
+                loader.fingerprint = fingerprint(indices)
             yield indices
 
 
 class RankIndices(CommonSampler):
     """Wraps a batch sampler, and yields this rank's indices of each batch."""
 
+    @staticmethod
+    def _count(indices: Any) -> int:
+        return len(list(indices))
+
     def __iter__(self) -> Iterator[list[Any]]:
+        return self._of_rank(super().__iter__(), self.loader.passes.next)
+
+    def _of_rank(self, batches: Iterator[Any], start: int) -> Iterator[list[Any]]:
         loader = self.loader
-        for number, batch in enumerate(super().__iter__(), self.start):
+        for number, batch in enumerate(batches, start):
             indices: list[Any] = list(batch)
             loader._totals[number] = len(indices)
             yield indices[slice_of_rank(len(indices), loader.rank, loader.num_replicas)]
@@ -191,45 +199,41 @@ class SeenIndices(IndexBatchSamplerWrapper):
         return indices
 
 
-class UnsharedLoader(Proxy):
-    """Wraps a loader that has no indices to divide: every rank gets all of its batches.
-
-    Attributes:
-        fingerprint: A checksum of the first batch, to compare ranks by.
-        is_compared: Whether the ranks have compared it.
-    """
-
-    _of = "loader"
-    fingerprint: int | None = None
-    is_compared: bool = False
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
+class UnsharedLoader(TrackedLoader):
+    """Wraps a loader that has no indices to divide: every rank gets all of its batches."""
 
     def __iter__(self) -> Iterator[Any]:
+        if not self.training:
+            self.begin(0)
         # Made at once, not lazily: it may draw.
-        return self._compared(iter(self.loader))
+        batches = self.passes.over(self.loader, keeps=sized_len(self.loader) is not None)
+        return self._numbered(batches, self.passes.next)
 
-    def _compared(self, batches: Iterator[Any]) -> Iterator[Any]:
-        first = next(batches, END)
-        if first is END:
-            return
-        self.fingerprint = fingerprint(first)
-        yield first
-        yield from batches
+    def _numbered(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
+        for number in count(start):
+            if (batch := next(batches, END)) is END:
+                self.passes.next = number
+                return
+            if self.fingerprint is None:
+                self.fingerprint = fingerprint(batch)
+            self._totals[number] = 1
+            yield batch
+
+    def trained(self, batch_idx: int) -> None:
+        super().trained(batch_idx)
+        self._totals.pop(batch_idx - 1, None)
+
+    def position(self) -> dict[str, Any] | None:
+        return None if is_stateful(self.loader) else super().position()
+
+    def resume(self, position: dict[str, Any]) -> str | None:
+        super().resume(position)
+        return self._read_again(type(self.loader).__name__)
 
 
 def draw_base_seed(loader: DataLoader[Any]) -> None:
     """Draw the number that a DataLoader draws when its iterator is made."""
     iter(DataLoader(range(1), generator=loader.generator))  # type: ignore[arg-type]
-
-
-def generators_of(loader: Any) -> list[torch.Generator]:
-    """The generators of a loader and its samplers, from which the order may be drawn."""
-    batches = getattr(loader, "batch_sampler", None)
-    places = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
-    found = [getattr(place, "generator", None) for place in places]
-    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
 
 def is_ordinary(loader: Any) -> bool:
@@ -250,38 +254,6 @@ def is_stream(loader: DataLoader[Any]) -> bool:
 def has_indices(loader: DataLoader[Any]) -> bool:
     """Whether a loader's batches are determined by indices that every rank can compute."""
     return is_ordinary(loader) and not isinstance(loader.dataset, IterableDataset)
-
-
-def size_of_batch(loader: Any, batch_idx: int, starts_again: bool = True) -> int | None:
-    """Samples of a global batch; None if the loader's samplers do not tell."""
-    if isinstance(loader, SharedLoader):
-        return loader.share(batch_idx).total
-    batches = getattr(loader, "batch_sampler", None)
-    if type(batches) is not BatchSampler or not isinstance(batches.sampler, Sized):
-        return None
-    if batch_idx >= len(batches) and not starts_again:
-        return 0
-    left = len(batches.sampler) - batch_idx % len(batches) * batches.batch_size
-    return min(batches.batch_size, left)
-
-
-OPTIONS = (
-    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"),
-    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
-)
-
-
-def without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Replace torchdata's StatefulDataLoader over indices by a DataLoader.
-
-    Its saved position would be that of one rank's share.
-    """
-    if type(loader).__iter__ is DataLoader.__iter__:
-        return loader
-    options = {name: getattr(loader, name) for name in OPTIONS}
-    if loader.batch_sampler is None:
-        return DataLoader(loader.dataset, None, sampler=loader.sampler, **options)
-    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **options)
 
 
 def undistributed(sampler: DistributedSampler[Any]) -> Any:
@@ -329,8 +301,9 @@ def shared_loader(
     loader: Any, rank: int, size: int, stream: RankStream, number: int, training: bool
 ) -> Any:
     """Wrap a DataLoader so that it yields a rank's share; every rank gets all of any other."""
+    loader = unwrapped(loader)  # in a CombinedLoader that an earlier fit was given
     if not isinstance(loader, DataLoader):
-        return UnsharedLoader(loader) if _are_several(size) else loader
+        return UnsharedLoader(loader, training)
     if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:
         # Lightning would use the global rank (`seed_everything(workers=True)`), so ranks with the
         # same samples would augment them differently.
@@ -341,9 +314,9 @@ def shared_loader(
     if _are_several(size):
         undistribute(loader)
     if not has_indices(loader):
-        return UnsharedLoader(loader) if _are_several(size) else loader
+        return UnsharedLoader(loader, training)
     return RankLoader(
-        without_state(loader),
+        loader,
         rank=rank,
         num_replicas=size,
         stream=stream,

@@ -24,14 +24,14 @@ class Position:
     Attributes:
         epoch: The epoch that continues, or begins.
         batches: Its batches that have been trained on; 0 if it begins.
-        samples: The samples in them; None if a batch does not tell.
         rng: The generators' states, as plain data: see `resume`. Empty for plain Lightning's files.
+        loaders: Where each loader of training stands: see `passes`. Empty for these files, too.
     """
 
     epoch: int
     batches: int
-    samples: int | None
     rng: dict[str, Any]
+    loaders: list[dict[str, Any] | None]
 
 
 def reached(loop: Mapping[str, Any]) -> tuple[int, int]:
@@ -97,16 +97,18 @@ def position_in(checkpoint: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
     """
     if KEY in checkpoint:
         saved = dict(checkpoint[KEY])
-        return Position(**saved.pop("position")), saved
+        position = saved.pop("position")
+        loaders = position.get("loaders", [])  # an earlier release had none
+        return Position(position["epoch"], position["batches"], position["rng"], loaders), saved
     loop = checkpoint.get("loops", {}).get("fit_loop", {})
     if BATCHES not in loop or "epoch_progress" not in loop:
-        return Position(0, 0, 0, {}), {}
+        return Position(0, 0, {}, []), {}
     epoch, batches = reached(loop)
     if batches:
         _count_plain(loop)
     elif epoch < loop["epoch_progress"]["current"]["ready"]:
         _begin_again(loop)
-    return Position(*reached(loop), None, {}), {}
+    return Position(*reached(loop), {}, []), {}
 
 
 def _count_plain(loop: dict[str, Any]) -> None:

@@ -13,11 +13,11 @@ ranks, and a resumed run draws what an uninterrupted one would have drawn.
 
 import os
 import random
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -60,27 +60,42 @@ def are_equal(one: State, other: State) -> bool:
     )
 
 
-def to_tensors(state: State) -> dict[str, Any]:
-    """A state as plain data for a checkpoint, which `torch.load(weights_only=True)` can read."""
-    (version, words, gauss), numpy, cpu, cuda = state
-    return {
-        "python": [version, torch.tensor(words), gauss],
-        "numpy": [numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]],
-        "torch": cpu,
-        "cuda": cuda,
-    }
+class States(NamedTuple):
+    """The states of the process's generators, and of those that loaders have."""
 
+    process: State
+    others: list[Tensor]
 
-def from_tensors(state: dict[str, Any]) -> State:
-    """The inverse of `to_tensors`."""
-    version, words, gauss = state["python"]
-    name, keys, *rest = state["numpy"]
-    return (
-        (version, tuple(words.tolist()), gauss),
-        (name, keys.numpy().astype(np.uint32), *rest),
-        state["torch"],
-        state["cuda"],
-    )
+    @classmethod
+    def of(cls, generators: Iterable[torch.Generator], process: State | None = None) -> "States":
+        """The states of now; those of the process may be given."""
+        others = [generator.get_state() for generator in generators]
+        return cls(get_state() if process is None else process, others)
+
+    def restore(self, generators: Iterable[torch.Generator]) -> None:
+        """Restore them, with these generators in the places of those before."""
+        set_state(self.process)
+        for generator, state in zip(generators, self.others, strict=False):
+            generator.set_state(state)
+
+    def to_tensors(self) -> dict[str, Any]:
+        """Plain data for a checkpoint, which `torch.load(weights_only=True)` can read."""
+        (version, words, gauss), numpy, cpu, cuda = self.process
+        return {
+            "python": [version, torch.tensor(words), gauss],
+            "numpy": [numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]],
+            "torch": cpu,
+            "cuda": cuda,
+            "generators": self.others,
+        }
+
+    @classmethod
+    def from_tensors(cls, data: dict[str, Any]) -> "States":
+        """The inverse of `to_tensors`."""
+        version, words, gauss = data["python"]
+        name, keys, *rest = data["numpy"]
+        python, numpy = (version, tuple(words.tolist()), gauss), keys.numpy().astype(np.uint32)
+        return cls((python, (name, numpy, *rest), data["torch"], data["cuda"]), data["generators"])
 
 
 def draw_from(*coordinates: int) -> None:

@@ -1,11 +1,7 @@
 """Makes a checkpoint of any step resume exactly, also inside an epoch.
 
-`Position.rng` has three states of the generators: *now*; *iterator*, before the iterators of the
-epoch's loaders were made; and *first*, before the first batch was read. A resume inside an epoch
-redraws the order of samples from the latter two, passes the batches that have been trained on by
-iterating the samplers only, and continues from *now*. So it sees the remaining samples under any
-strategy and world size, whatever sampler the loader has. What has no sampler and cannot restore its
-position is read again, and its batches are dropped. The hooks used:
+A checkpoint has the states of the generators as they are *now*, and where each loader stands in its
+pass over the data (see `passes`). The hooks used:
 
     setup_data: process_dataloader for each loader, then their iterators (in the first epoch)
     on_train_start of the strategy: a resume has its random numbers, and what hooks had frozen
@@ -13,39 +9,39 @@ position is read again, and its batches are dropped. The hooks used:
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import SequentialSampler
 
 from ..compat.of_lightning import (
     callbacks_of,
     check_by_one_clock,
     ends_with_its_epoch,
-    forget_states_of_loaders,
     is_epoch_at_its_end,
     is_in_step,
     is_validation_over,
     loaders_of,
     monitored,
     resume_plateaus,
+    show_loaders,
     validation_is_due,
 )
 from ..compat.of_results import the_rest_logged
 from ..compat.patches import replaced
 from ..errors import UserError
 from .epoch_sums import epoch_sums, freeze_alike, frozen_parts, restore_sums
-from .loader import generators_of
+from .passes import BEGINNING, WAY_OUT, generators_of
 from .position import BATCHES, KEY, Position, counted, position_in, reached
-from .random import RankStream, State, from_tensors, set_state, to_tensors
-from .replay import WAY_OUT, StartedLoader, replay_trained
+from .random import RankStream, State, States
 from .seeded import set_epoch
-from .share import SharedLoader
+from .share import Proxy, unwrapped
 from .stream import StreamLoader, is_stateful
 
 
@@ -55,9 +51,6 @@ class TrainingEpochs:
     Args:
         synchronize: Copies the first rank's generator states to all ranks; called before the order
             of an epoch is drawn.
-
-    Attributes:
-        samples: Samples of the epoch that all ranks have trained on; None if a batch does not tell.
     """
 
     def __init__(
@@ -66,17 +59,11 @@ class TrainingEpochs:
         self.trainer = trainer
         self.stream = stream
         self.synchronize = synchronize
-        self.samples: int | None = 0
         # Of the checkpoint that is resumed, until its epoch starts.
         self._resumed: Position | None = None
         self._entries: dict[str, Any] = {}
-        # The epoch whose iterators were made, and the states before, and before its first batch.
-        self._epoch = -1
-        self._iterator: State | None = None
-        self._first: State | None = None
-        self._generators: dict[int, list[torch.Tensor]] = {}
-        # Loaders whose workers have drawn their seed in the fit before.
-        self._seeded: list[Any] = []
+        # The epoch whose iterators were made, and the states before.
+        self._begun: tuple[int, States] | None = None
         # The state before the validation behind the last batch, and whether a stop alone caused it.
         self._validation: tuple[State, bool] | None = None
         # What is done once the batch is over, and whether it is being done.
@@ -86,11 +73,13 @@ class TrainingEpochs:
         self._cut_short: dict[str, Any] | None = None
         self._loop = trainer.fit_loop.epoch_loop
         self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
+        self._setup_data = partial(type(trainer.fit_loop).setup_data, trainer.fit_loop)
         self._on_advance_end = partial(type(trainer.fit_loop).on_advance_end, trainer.fit_loop)
         self._patches = ExitStack()
         for loop, name, method in (
             (self._loop, "on_run_start", self._epoch_starts),
             (self._loop, "_should_check_val_fx", self._checks),
+            (trainer.fit_loop, "setup_data", self._sets_up),
             (trainer.fit_loop, "on_advance_end", self._epoch_ends),
         ):
             self._patches.enter_context(replaced(loop, name, method))
@@ -99,7 +88,8 @@ class TrainingEpochs:
         """Resume where a checkpoint was written; called before Lightning sets up the loaders."""
         self._resumed, self._entries = position_in(checkpoint)
         loop = checkpoint.get("loops", {}).get("fit_loop", {})
-        states = loop.get("state_dict", {}).get("combined_loader") or []
+        # Lightning would load them into placeholders, and count these.
+        states = loop.get("state_dict", {}).pop("combined_loader", None) or []
         self._of_loaders = [state for state in states if state]
         self._is_inside = self._resumed.batches > 0 and not loop[BATCHES]["is_last_batch"]
         self._patches.enter_context(ends_with_its_epoch(self.trainer))
@@ -116,8 +106,7 @@ class TrainingEpochs:
         """Restore what the hooks of an epoch begin with; the last of all hooks that start a fit."""
         if self._resumed is None:
             return
-        if "now" in self._resumed.rng:
-            _set(self._resumed.rng["now"], _made(self._loaders))
+        self._restore(self._resumed)
         if frozen := self._entries.get("frozen"):
             self._say(freeze_alike(self.trainer.lightning_module, frozen))
         task = self.trainer.lightning_module
@@ -147,30 +136,45 @@ class TrainingEpochs:
         combined = loaders_of(self.trainer.fit_loop)
         return [] if combined is None else combined.flattened
 
+    def _states(self, process: State | None = None) -> States:
+        return States.of(self._generators, process or self.stream.common_state)
+
+    def _restore(self, position: Position) -> None:
+        if "now" in position.rng:
+            States.from_tensors(position.rng["now"]).restore(self._generators)
+
+    @property
+    def _generators(self) -> list[torch.Generator]:
+        return [each for loader in self._loaders for each in generators_of(loader)]
+
+    def _sets_up(self) -> None:
+        """Replaces `setup_data` of Lightning's fit loop."""
+        self._setup_data()
+        self._show()
+
+    def _show(self) -> None:
+        """Show one process the loaders that are its own; ranks see those that share batches."""
+        combined = loaders_of(self.trainer.fit_loop)
+        if combined is not None and self.trainer.world_size == 1:
+            show_loaders(combined, [unwrapped(loader) for loader in combined.flattened])
+
     def loader(self, loader: Any) -> Any:
         """Prepare a training loader, whose iterator Lightning makes next.
 
         Returns:
             The loader; for a resume a placeholder without a batch, until the epoch starts.
         """
-        position = self._resumed
-        if position is None:
-            self._begin([loader], self.trainer.current_epoch)
-            return loader
-        # Otherwise Lightning would load them again when the first batches are read.
-        forget_states_of_loaders(self.trainer)
-        if is_stateful(loader):
-            self._put(loader)
-        return StartedLoader(loader)
+        if self._resumed is not None:
+            return Placeholder(loader)
+        self._begin([loader], self.trainer.current_epoch)
+        return loader
 
     def _begin(self, loaders: list[Any], epoch: int) -> None:
         """Begin an epoch of loaders whose iterators are made next."""
         for loader in loaders:
             set_epoch(loader, epoch)
-            if isinstance(loader, SharedLoader):
-                loader.begin(epoch)
-            self._generators[id(loader)] = _states_of([loader])
-        self._epoch, self._iterator = epoch, self.stream.common_state
+            loader.begin(epoch)
+        self._begun = epoch, self._states()
 
     def _epoch_starts(self, data_fetcher: Any) -> None:
         """Replaces `on_run_start` of Lightning's epoch loop.
@@ -180,42 +184,50 @@ class TrainingEpochs:
         """
         position, self._resumed, self._cut_short = self._resumed, None, None
         if position is not None:
-            combined = loaders_of(self.trainer.fit_loop)
-            assert combined is not None
-            combined.flattened = _made(self._loaders)
-            self._take_up(position)
-            if position.batches:
-                if self._is_inside:
-                    self._go_on(position, data_fetcher)
-                self._on_run_start(data_fetcher)
-                return
-        self.samples = 0
-        epoch = self.trainer.current_epoch
-        is_resumed = self.trainer.fit_loop.is_resuming or self._loop.restarting
-        if position is not None or (epoch > 0 and not is_resumed):
+            self._take_up(position, data_fetcher)
+        elif self.trainer.current_epoch > 0 and not (
+            self.trainer.fit_loop.is_resuming or self._loop.restarting
+        ):
             self.synchronize()
-            self._begin(self._loaders, epoch)
-        with _without_a_seed(self._seeded):
-            if position is not None:
-                iter(data_fetcher)
-            self._on_run_start(data_fetcher)
-        self._seeded, self._first = [], self.stream.common_state
+            self._begin(self._loaders, self.trainer.current_epoch)
+        self._on_run_start(data_fetcher)
 
-    def _take_up(self, position: Position) -> None:
-        """Take up what the epoch has logged, and what its workers have drawn."""
+    def _take_up(self, position: Position, data_fetcher: Any) -> None:
+        """Take up what the epoch has logged, and the batches of it that are left."""
+        combined = loaders_of(self.trainer.fit_loop)
+        assert combined is not None
+        loaders = [placeholder.loader for placeholder in combined.flattened]
+        combined.flattened = loaders
+        self._show()
         if "monitored" in self._entries:
             resume_plateaus(self.trainer, **self._entries["monitored"])
         if "so_far" in self._entries and position.batches:
             self._say(restore_sums(self.trainer, self._entries["so_far"]))
-        if position.epoch or position.batches:
-            lasting = [each for each in self._loaders if getattr(each, "persistent_workers", False)]
-            self._seeded = [getattr(each, "loader", each) for each in lasting]
         self._entries = {}
+        for loader in loaders:
+            # Workers that persist have drawn their seed in the fit before.
+            persist = getattr(loader, "persistent_workers", False)
+            loader.keeps_workers = persist and (position.epoch or position.batches) > 0
+        if position.batches and not self._is_inside:
+            return
+        if self._is_inside:
+            self._begin(loaders, position.epoch)
+            self._go_on(position, loaders)
+        else:
+            for loader, place in zip(loaders, position.loaders, strict=False):
+                if place is not None and isinstance(loader, StreamLoader):
+                    loader.resume_after_epoch(place)
+            self.synchronize()
+            self._begin(loaders, self.trainer.current_epoch)
+        for loader in loaders:
+            if self._of_loaders and is_stateful(loader):
+                loader.load_state_dict(self._of_loaders.pop(0))
+        iter(data_fetcher)
+        if self._is_inside:
+            self._restore(position)
 
-    def _go_on(self, position: Position, data_fetcher: Any) -> None:
-        """Continue with the batches of an epoch that are left."""
-        combined, loaders, rng = loaders_of(self.trainer.fit_loop), self._loaders, position.rng
-        assert combined is not None
+    def _go_on(self, position: Position, loaders: list[Any]) -> None:
+        """Let loaders continue with the batches of an epoch that are left."""
         accumulated = self.trainer.accumulate_grad_batches
         if in_window := position.batches % accumulated:
             self._say(
@@ -223,42 +235,24 @@ class TrainingEpochs:
                 "batches, without their gradients: the next optimizer step has those of the "
                 "remaining batches alone"
             )
-        if (self._of_loaders and not rng) or rng.get("loaders", len(loaders)) != len(loaders):
+        places = position.loaders
+        if places and len(places) != len(loaders):
             raise UserError(
                 "resume: the checkpoint was written inside an epoch with "
-                f"{rng.get('loaders', 'more')} training loaders, and there are {len(loaders)}; "
+                f"{len(places)} training loaders, and there are {len(loaders)}; "
                 f"give as many, {WAY_OUT}"
             )
-        if "iterator" in rng:
-            _set(rng["iterator"], loaders)
-        elif any(map(_is_drawn, loaders)):
+        if not places and any(map(_is_drawn, loaders)):
             self._say(
                 "the checkpoint does not hold the order of the epoch's samples; it is drawn again, "
                 "so this epoch may train on some samples twice"
             )
-        self._begin(loaders, position.epoch)
-        self._first = from_tensors(rng["first"]) if "first" in rng else None
-        self.samples = position.samples
-        combined.flattened = replay_trained(combined, position, self._first, self._say)
-        iter(data_fetcher)
-        combined.flattened = loaders
-        if "now" in rng:
-            _set(rng["now"], loaders)
-
-    def _put(self, loader: Any) -> None:
-        """Restore a loader's position from the next of the checkpoint's states."""
-        if isinstance(loader, StreamLoader) and not self._of_loaders:
-            return
-        inside = {"is_inside": self._is_inside} if isinstance(loader, SharedLoader) else {}
-        try:
-            if self._of_loaders:
-                loader.load_state_dict(self._of_loaders.pop(0), **inside)
-            elif self._is_inside:
-                raise ValueError("there are more training loaders now; give as many as before")
-        except (ValueError, KeyError) as error:
-            raise UserError(
-                f"resume: the checkpoint was written inside an epoch, and {error}, {WAY_OUT}"
-            ) from None
+        for loader, place in zip(loaders, places or [None] * len(loaders), strict=True):
+            if not is_stateful(loader):
+                batches = position.batches
+                if len(loaders) > 1 and (length := sized_len(loader)):
+                    batches %= length  # a shorter one has started again
+                self._say(loader.resume(place or {**BEGINNING, "batches": batches}))
 
     def _checks(self, data_fetcher: Any) -> bool:
         """Replaces `_should_check_val_fx` of Lightning's epoch loop, which asks after each batch.
@@ -294,59 +288,45 @@ class TrainingEpochs:
         in_step = self._is_batch_over or is_in_step(trainer)
         loop, loaders = counted(trainer, in_step), self._loaders
         epoch, batches = reached(loop)
-        before = [state for each in loaders for state in self._generators.get(id(each), [])]
-        now, generators = self.stream.common_state, _states_of(loaders)
-        if not batches and self._iterator is not None and self._epoch == epoch:
-            now, generators = self._iterator, before
+        now = self._states()
+        if not batches and self._begun is not None and self._begun[0] == epoch:
+            now = self._begun[1]
         elif self._validation is not None and not in_step:
             state, for_stop = self._validation
             if for_stop or (trainer.validating and not is_validation_over(trainer)):
-                now = state
-        rng: dict[str, Any] = {"seed": self.stream.seed, "loaders": len(loaders)}
-        rng["now"] = {**to_tensors(now), "generators": generators}
+                now = now._replace(process=state)
         entries = {
             "frozen": frozen_parts(trainer.lightning_module),
             "monitored": monitored(trainer),
         }
         if batches:
             entries["so_far"] = epoch_sums(trainer)
-            if self._iterator is not None and self._first is not None:
-                rng["iterator"] = {**to_tensors(self._iterator), "generators": before}
-                rng["first"] = {**to_tensors(self._first), "generators": []}
-        position = Position(epoch, batches, self.samples if batches else 0, rng)
+        rng = {"seed": self.stream.seed, "now": now.to_tensors()}
+        places = [each.position() for each in loaders]
+        position = Position(epoch, batches, rng, places)
         return {"fit_loop": loop, KEY: {"position": vars(position), **entries}}
 
 
-@contextmanager
-def _without_a_seed(loaders: list[DataLoader[Any]]) -> Iterator[None]:
-    """Let loaders start workers, and draw no seed for them that their order would follow from.
+class Placeholder(Proxy):
+    """A loader without a batch, until the epoch to be resumed starts.
 
-    Without interruption, workers that persist have one seed, which is drawn for the first epoch.
+    It has `state_dict`, so that Lightning does not warn that the loader cannot be resumed.
     """
-    before = [(each, each.generator) for each in loaders]
-    for each in loaders:
-        each.generator = torch.Generator().manual_seed(torch.initial_seed())
-    yield
-    for each, generator in before:
-        each.generator = generator
 
+    _of = "loader"
 
-def _made(loaders: list[Any]) -> list[Any]:
-    """The loaders behind placeholders."""
-    return [each.loader if isinstance(each, StartedLoader) else each for each in loaders]
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
 
-def _set(states: dict[str, Any], loaders: list[Any]) -> None:
-    """Restore the states of the process's generators, and of those that loaders have."""
-    set_state(from_tensors(states))
-    generators = [generator for loader in loaders for generator in generators_of(loader)]
-    for generator, state in zip(generators, states["generators"], strict=False):
-        generator.set_state(state)
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing: `TrainingEpochs` restores the position."""
 
 
 def _is_drawn(loader: Any) -> bool:
     return type(getattr(loader, "sampler", None)) is not SequentialSampler
-
-
-def _states_of(loaders: list[Any]) -> list[torch.Tensor]:
-    return [generator.get_state() for loader in loaders for generator in generators_of(loader)]

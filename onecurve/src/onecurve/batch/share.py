@@ -1,13 +1,13 @@
-"""A rank's share of each global batch, and the base class of loaders that yield it."""
+"""A rank's share of each global batch, and the base classes of loaders."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from ..compat.of_torch import tree_leaves, tree_map
 from ..errors import UserError
+from .passes import Passes
 
 
 class Proxy:
@@ -28,19 +28,11 @@ class Proxy:
         return len(getattr(self, self._of))
 
 
-class ResumedSampler(Proxy):
-    """Wraps a sampler whose next pass yields only the given rest of an epoch."""
-
-    _of = "inner"
-
-    def __init__(self, inner: Any, left: Iterator[Any] | None = None) -> None:
-        self.inner = inner
-        self.left = left
-
-    def __iter__(self) -> Iterator[Any]:
-        # A loader with workers makes two iterators, and reads one of them.
-        left, self.left = self.left, None
-        yield from iter(self.inner) if left is None else left
+def unwrapped(loader: Any) -> Any:
+    """The user's own loader."""
+    while isinstance(loader, Proxy):
+        loader = getattr(loader, loader._of)
+    return loader
 
 
 class Share(NamedTuple):
@@ -122,32 +114,33 @@ def uneven_shares(shares: Sequence[Share], num_replicas: int) -> str | None:
     )
 
 
-class SharedLoader(Proxy, ABC):
-    """Wraps a user's loader, and yields this rank's share of each of its batches.
+class TrackedLoader(Proxy):
+    """Wraps a user's loader, and knows where it stands in an epoch of training.
 
     All other attributes are read from and set on the user's loader. Batches are numbered from 0 in
     every epoch; the numbers continue if a longer loader beside it makes this one start again.
 
     Args:
         loader: The user's loader.
-        rank: This rank's number among the ranks that see different samples.
-        num_replicas: The number of those ranks.
+        training: Whether it is a loader of training.
 
     Attributes:
         fingerprint: A checksum of the first global batch, or its indices, to compare ranks by.
         is_compared: Whether the ranks have compared it.
+        keeps_workers: Whether the loader goes on with workers, which have drawn their seed before.
     """
 
     _of = "loader"
     fingerprint: int | None = None
     is_compared: bool = False
+    keeps_workers: bool = False
     loader: Any
-    rank: int
-    num_replicas: int
+    training: bool
+    passes: Passes
     _totals: dict[int, int]
 
-    def __init__(self, loader: Any, rank: int, num_replicas: int) -> None:
-        vars(self).update(loader=loader, rank=rank, num_replicas=num_replicas, _totals={})
+    def __init__(self, loader: Any, training: bool) -> None:
+        vars(self).update(loader=loader, training=training, passes=Passes(loader), _totals={})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self) or hasattr(type(self), name):
@@ -155,15 +148,50 @@ class SharedLoader(Proxy, ABC):
         else:
             setattr(self.loader, name, value)
 
+    def begin(self, epoch: int) -> None:
+        """Number batches from 0 again at the start of an epoch or an evaluation."""
+        self._totals.clear()
+        self.passes.begin()
+
+    def trained(self, batch_idx: int) -> None:
+        """Note that a global batch has been trained on, if this loader has yielded one."""
+        if (total := self._totals.get(batch_idx)) is not None:
+            self.passes.trained(batch_idx, total)
+
+    def position(self) -> dict[str, Any] | None:
+        """Where the epoch goes on, as plain data, independent of rank and world size."""
+        return self.passes.position()
+
+    def resume(self, position: dict[str, Any]) -> str | None:
+        """Go on from what `position` returned; a line that says what that takes."""
+        self.passes.resume(position)
+        return None
+
+    def _read_again(self, kind: str) -> str:
+        number = self.passes.count
+        return f"{kind} cannot restore its position; {number} batches are read again and dropped"
+
+
+class SharedLoader(TrackedLoader):
+    """Yields this rank's share of each batch of a user's loader.
+
+    Args beside those of `TrackedLoader`:
+        rank: This rank's number among the ranks that see different samples.
+        num_replicas: The number of those ranks.
+    """
+
+    # What a user's loader would save is the position of one rank, or of none.
+    state_dict: None = None
+    load_state_dict: None = None
+    rank: int
+    num_replicas: int
+
+    def __init__(self, loader: Any, rank: int, num_replicas: int, training: bool) -> None:
+        super().__init__(loader, training)
+        vars(self).update(rank=rank, num_replicas=num_replicas)
+
     def share(self, batch_idx: int) -> Share:
         """This rank's share of a global batch; 0 of 0 samples if there was no such batch."""
         for number in [number for number in self._totals if number < batch_idx]:
             del self._totals[number]
         return share_of(self._totals.get(batch_idx, 0), self.rank, self.num_replicas)
-
-    @abstractmethod
-    def begin(self, epoch: int) -> None:
-        """Number batches from 0 again at the start of an epoch or an evaluation."""
-
-    def trained(self, batch_idx: int) -> None:
-        """Note that a global batch has been trained on."""

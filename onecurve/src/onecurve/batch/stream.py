@@ -12,34 +12,33 @@ number of ranks can resume from it.
 
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
+from itertools import count
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.data import sized_len
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..compat.of_torch import iterator_of, set_iterator, tree_leaves
-from .random import from_tensors, get_state, set_state, to_tensors
+from .passes import BEGINNING, END
+from .random import States
 from .share import SharedLoader, rows_of_rank, slice_of_rank
-
-END = object()
 
 
 class StreamLoader(SharedLoader):
     """A rank's share of the batches of a `DataLoader` over an `IterableDataset`."""
 
-    epoch: int
-    _trained: int
-    _ended: bool
-    _states: dict[int, Any]
-    _put: Any
+    epoch: int = 0
+    _ended: bool = False
+    _put: Any = None
 
     def __init__(
         self, loader: DataLoader[Any], *, rank: int, num_replicas: int, training: bool
     ) -> None:
-        super().__init__(loader, rank, num_replicas)
+        super().__init__(loader, rank, num_replicas, training)
         dataset: Any = loader.dataset
         source = copy(loader)
         # Through `vars`, because DataLoader forbids setting attributes.
@@ -51,25 +50,20 @@ class StreamLoader(SharedLoader):
             keeper = source
         elif training and is_stateful(dataset) and loader.num_workers == 0:
             keeper = dataset
-        vars(self).update(_source=source, _keeper=keeper, training=training)
-        self._reset(0)
-
-    def _reset(self, epoch: int, batches: int = 0, put: Any = None) -> None:
-        vars(self).update(epoch=epoch, _totals={}, _ended=False)
-        # Batches of this epoch that have been trained on, and that have been read.
-        vars(self).update(_trained=batches, _read=batches)
-        # The source's state before each batch, and the state to load before the next pass.
-        vars(self).update(_states={} if put is None else {batches: put}, _put=put)
+        # Of what has a state: the state before each batch, and the one to load before a pass.
+        vars(self).update(_source=source, _keeper=keeper, _states={})
 
     def begin(self, epoch: int) -> None:
         if epoch != self.epoch or not self.training:
-            self._reset(epoch, 0, self._behind())
+            put = self._behind()
+            super().begin(epoch)
+            vars(self).update(epoch=epoch, _ended=False, _states={}, _put=put)
 
     def _behind(self) -> Any:
         """The state to load so that batches that were prefetched but not trained on are reread."""
-        if self._keeper is None or self._read == self._trained:
+        if self._keeper is None or self.passes.next == self.passes.count:
             return self._put
-        return {**self._states[self._trained], "random": None}
+        return {**self._states[self.passes.count], "random": None}
 
     @property
     def _iterator(self) -> Any:
@@ -83,29 +77,33 @@ class StreamLoader(SharedLoader):
     def __iter__(self) -> Iterator[Any]:
         if not self._ended or not self.training:
             self._put = self._behind()
-            self._read = self._trained if self.training else 0
-        start, self._ended = self._read, False
+            self.passes.next = self.passes.count
+        self._ended = False
+        if self.keeps_workers:
+            self._source.generator = torch.Generator().manual_seed(torch.initial_seed())
         put, self._put = self._put, None
-        if put is not None and put["source"] is not None:
-            # Noted without `state_dict()`, which would make torchdata's loader start over.
-            self._keeper.load_state_dict(deepcopy(put["source"]))
-            self._states[self._read] = {**put}
-        else:
-            self._note()
+        if put is None:
+            if self.passes.resumed is None:  # else it is read again first
+                self._note()
+            keeps = sized_len(self.loader) is not None
+            return self._batches(self.passes.over(self._source, keeps=keeps))
+        # Noted without `state_dict()`, which would make torchdata's loader start over.
+        self._keeper.load_state_dict(deepcopy(put["source"]))
+        self._states[self.passes.next] = {**put}
         source = iter(self._source)
-        if put is not None and put["random"] is not None:
-            set_state(put["random"])
-        return self._batches(source, start)
+        if put["random"] is not None:
+            put["random"].restore(())
+        return self._batches(source)
 
-    def _batches(self, source: Iterator[Any], start: int) -> Iterator[Any]:
-        while True:
-            if self._keeper is not None:
-                self._states[self._read]["random"] = get_state()
-            read = next(source, END)
-            if read is END:
+    def _batches(self, source: Iterator[Any]) -> Iterator[Any]:
+        start = self.passes.next
+        for number in count(start):
+            if number in self._states:
+                self._states[number]["random"] = States.of(())
+            if (read := next(source, END)) is END:
                 break
-            batch, self._totals[self._read] = self._share_of(read, is_first=self._read == start)
-            self._read += 1
+            batch, self._totals[number] = self._share_of(read, is_first=number == start)
+            self.passes.next = number + 1
             self._note()
             yield batch
         self._ended = True
@@ -114,7 +112,7 @@ class StreamLoader(SharedLoader):
     def _note(self) -> None:
         if self._keeper is not None:
             source = deepcopy(self._keeper.state_dict())
-            self._states[self._read] = {"source": source, "random": get_state()}
+            self._states[self.passes.next] = {"source": source, "random": States.of(())}
 
     def _share_of(self, read: Any, is_first: bool) -> tuple[Any, int]:
         if isinstance(self._source.collate_fn, CollateShare):
@@ -128,43 +126,46 @@ class StreamLoader(SharedLoader):
         return batch, total
 
     def trained(self, batch_idx: int) -> None:
-        self._trained = max(self._trained, batch_idx + 1)
-        for number in [number for number in self._states if number < self._trained]:
+        super().trained(batch_idx)
+        for number in [number for number in self._states if number < self.passes.count]:
             del self._states[number]
 
-    @property
-    def is_put(self) -> bool:
-        """Whether the next pass begins where a checkpoint was written."""
-        return self._put is not None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position in the epoch, independent of rank and world size; empty if nobody knows."""
-        if self._keeper is None:
-            return {}
-        is_over = self._ended and self._read == self._trained
-        place = {"epoch": self.epoch, "batches": self._trained, "is_over": int(is_over)}
-        stood = self._states.get(self._trained) or {"source": None, "random": None}
-        random = None if stood["random"] is None else to_tensors(stood["random"])
-        return place | {"kept_by": self._kept_by(), "source": stood["source"], "random": random}
+    def position(self) -> dict[str, Any] | None:
+        place, noted = super().position(), self._states.get(self.passes.count)
+        if noted is None:
+            return place
+        random = noted["random"] and noted["random"].to_tensors()
+        kept = {"by": self._kept_by(), "source": noted["source"], "random": random}
+        return {**(place or {**BEGINNING, "batches": self.passes.count}), "kept": kept}
 
     def _kept_by(self) -> str:
         return f"{type(self._keeper).__name__} with {self.loader.num_workers} workers"
 
-    def load_state_dict(self, state: dict[str, Any], is_inside: bool = False) -> None:
-        """Resume where another run stopped, if the state says where that is."""
-        source, batches, epoch = state["source"], state["batches"], state["epoch"]
-        if self._keeper is None or self._kept_by() != state["kept_by"]:
-            source = None
-        random = from_tensors(state["random"]) if is_inside and state.get("random") else None
-        if not is_inside and state["is_over"]:
-            epoch, batches = epoch + 1, 0
-        put = None if source is None else {"source": source, "random": random}
-        self._reset(epoch, 0 if put is None else batches, put)
+    def resume(self, position: dict[str, Any]) -> str | None:
+        if (kept := self._kept(position)) is not None:
+            self.passes.stand_at(position)
+            random = kept["random"] and States.from_tensors(kept["random"])
+            self._put = {"source": kept["source"], "random": random}
+            return None
+        super().resume(position)
+        return self._read_again(type(self.dataset).__name__)
+
+    def resume_after_epoch(self, position: dict[str, Any]) -> None:
+        """Read on where an epoch has ended, if the state says where that is."""
+        if kept := self._kept(position):
+            self._put = {"source": kept["source"], "random": None}
+
+    def _kept(self, position: dict[str, Any]) -> dict[str, Any] | None:
+        """The source's state in a position, if the same source is read in the same way."""
+        kept: dict[str, Any] | None = position.get("kept")
+        is_known = kept is not None and self._keeper is not None and kept["by"] == self._kept_by()
+        return kept if is_known else None
 
 
 def is_stateful(part: Any) -> bool:
     """Whether a loader or a data set can save and restore its position."""
-    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+    names = ("state_dict", "load_state_dict")
+    return all(callable(getattr(part, name, None)) for name in names)
 
 
 class CollateShare:

@@ -4,9 +4,7 @@ A model is the argument of its callback's constructor (`onecurve.arguments`), va
 `callbacks` on the command line, and rejects combinations that cannot run. Torch is not imported.
 """
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -115,16 +113,6 @@ class KatibMetricsOptions(Arguments):
     """Writes metrics for Katib's file collector, one JSON object per line."""
 
     file: str = Field(description="The file; lines are appended.")
-
-    def refusals(self, run: Run, key: str) -> Iterator[str]:
-        file = Path(self.file)
-        existing = next(path for path in (file, *file.absolute().parents) if path.exists())
-        fits = existing.is_file() if existing == file else existing.is_dir()
-        if not fits or not os.access(existing, os.W_OK):
-            yield (
-                f"{key}.file={file}: cannot be written ({existing} is in the way); use a file that "
-                f"can, such as {key}.file=katib.json"
-            )
 
 
 class NanGuardOptions(Arguments):

@@ -22,7 +22,7 @@ class BestAndLastOptions(Arguments):
         default=None, description="The folder, or s3://bucket/path; null for the run directory."
     )
     filename: str | None = Field(
-        default=None, description="Name of the best; several need {epoch}."
+        default=None, description="Name of the best; may have {epoch} in it."
     )
     monitor: str | None = Field(default=None, description="The metric that decides which are best.")
     verbose: bool = Field(default=False, description="Log what is saved.")
@@ -59,17 +59,10 @@ class BestAndLastOptions(Arguments):
     )
 
     def refusals(self, run: Run, key: str) -> Iterator[str]:
-        name, kept = str(self.filename).removesuffix(".ckpt"), self.save_top_k
-        if name == "last" and self.save_last:
+        if str(self.filename).removesuffix(".ckpt") == "last" and self.save_last:
             yield (
                 f"{key}.filename=last: the newest state (save_last) has this name, and the best "
                 f"weights would overwrite it; use {key}.filename=best"
-            )
-        if kept not in (0, 1) and name not in ("best", "None") and "{" not in name:
-            yield (
-                f"{key}.save_top_k={kept}: the files need different names, but "
-                f"{key}.filename={name} is the same for all; use "
-                f"'{key}.filename=\"{name}-{{epoch}}-{{step}}\"', or {key}.filename=best"
             )
         folder = self.dirpath or ""
         # The run directory, not known yet, is checked when it is created.

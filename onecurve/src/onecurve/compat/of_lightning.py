@@ -25,6 +25,7 @@ from lightning.pytorch.utilities.model_summary.model_summary import ModelSummary
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from .of_torch import tree_unflatten
 from .patches import replaced
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
@@ -52,6 +53,11 @@ def loaders_of(loop: Any) -> CombinedLoader | None:
     return combined
 
 
+def show_loaders(combined: CombinedLoader, loaders: list[Any]) -> None:
+    """Let `Trainer.train_dataloader` be these loaders, in place of those that are iterated."""
+    combined._iterables = tree_unflatten(loaders, combined._spec)
+
+
 def mode_of(combined: CombinedLoader) -> Any:
     """How loaders are combined: the argument `mode` of CombinedLoader."""
     return combined._mode
@@ -68,11 +74,6 @@ def training_loaders(trainer: Trainer) -> CombinedLoader:
 def loaders_under_way(trainer: Trainer) -> CombinedLoader | None:
     """The combined loader of the current loop."""
     return getattr(trainer._active_loop, "_combined_loader", None)
-
-
-def forget_states_of_loaders(trainer: Trainer) -> None:
-    """Keep Lightning from restoring the states of loaders from a checkpoint."""
-    trainer.fit_loop._combined_loader_states_to_load = []
 
 
 def validation_is_due(trainer: Trainer) -> bool:

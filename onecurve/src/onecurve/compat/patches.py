@@ -78,7 +78,7 @@ PATCHES = {
     "loops": Patch(
         (
             "on_run_start, _should_check_val_fx of the training epoch loop",
-            "on_advance_end, _iteration_based_training of the fit loop",
+            "setup_data, on_advance_end, _iteration_based_training of the fit loop",
         ),
         "an epoch is resumed where it was, with its random numbers and its logs",
         "checkpoints of Lightning that hold the position and the generators' states",

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..batch.loader import UnsharedLoader
 from ..batch.random import Draws, RankStream, are_equal, get_state
-from ..batch.share import Share, SharedLoader, uneven_shares
+from ..batch.share import Share, SharedLoader, TrackedLoader, uneven_shares
 from ..compat.of_torch import BatchNorm, local_shard, version_of
 from ..errors import UserError, say, some_of
 from .batchnorm import report_statistics_of_shares
@@ -184,19 +183,19 @@ class FirstStep:
         if self._task.trainer.is_global_zero:
             say(f"strategy={self._name}: {line}")
 
-    def compare(self, loaders: Sequence[Any], shares: Sequence[Share]) -> None:
+    def compare(self, loaders: Sequence[TrackedLoader], shares: Sequence[Share]) -> None:
         """Reject loaders that yield different samples on the ranks, by their first batches."""
         if self._ranks is None:
             return
         for loader in loaders:
-            if isinstance(loader, SharedLoader | UnsharedLoader) and not loader.is_compared:
+            if not loader.is_compared:
                 loader.is_compared = True
                 self._compare(loader)
         if self._looks_for_uneven and (line := uneven_shares(shares, self._size)):
             self._looks_for_uneven = False
             self._say(line)
 
-    def _compare(self, loader: SharedLoader | UnsharedLoader) -> None:
+    def _compare(self, loader: TrackedLoader) -> None:
         is_shared = isinstance(loader, SharedLoader)
         kind = type(loader.loader).__name__
         if is_shared:

@@ -1,7 +1,8 @@
 """`strategy=single`: one process, one device. The reference that all others are compared with.
 
-Exact: it is a plain Trainer, with the same loaders, samples, random numbers and hooks. It adds two
-things: a checkpoint of any step resumes exactly, and accumulated batches count by their samples.
+Exact: it is a plain Trainer, with the same samples, loaders, random numbers and hooks. It
+adds two things: a checkpoint of any step resumes exactly, for which training iterates each loader in
+a wrapper that counts, and accumulated batches count by their samples.
 Rejects: more than one device or process.
 """
 
@@ -9,12 +10,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch.utils.data import DataLoader
 
 from .. import machine
 from ..arguments import configured_by
-from ..batch.loader import is_stream
-from ..batch.stream import is_stateful
 from ..errors import UserError
 from .options import SingleOptions
 from .strategy import OneCurve
@@ -45,11 +43,8 @@ class Single(OneCurve, SingleDeviceStrategy):
         super().setup_environment()
 
     def shared(self, loader: Any) -> Any:
-        """The loader itself, unless it is a stream that can save its position."""
-        if not isinstance(loader, DataLoader) or not is_stream(loader):
-            return loader
-        is_here = loader.num_workers == 0 and is_stateful(loader.dataset)
-        return super().shared(loader) if is_here or is_stateful(loader) else loader
+        """The loader itself in an evaluation, of which no position is kept."""
+        return super().shared(loader) if self._connected_module.trainer.training else loader
 
     @property
     def root_device(self) -> torch.device:

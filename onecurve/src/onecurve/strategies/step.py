@@ -24,7 +24,6 @@ from torch import Tensor
 
 from ..batch.global_batch import GlobalBatch, GlobalBatches
 from ..batch.random import Draws, RankStream
-from ..batch.resume import TrainingEpochs
 from ..batch.share import Share
 from ..compat.of_lightning import ends_batch
 from ..compat.patches import replaced
@@ -153,7 +152,6 @@ class Steps:
         axes: What parallelisms do in a step, from the outermost to the innermost.
         current: The context of the step under way, or of the last one.
         is_running: Whether a step is under way; if not, its backward pass or a hook after it.
-        epochs: The epochs of the current fit; None in an evaluation.
         samples_seen: Training samples that all ranks have processed since this process began.
     """
 
@@ -162,7 +160,6 @@ class Steps:
     current: StepContext | None = None
     is_running: bool = False
     axes: Sequence["Applied"] = ()
-    epochs: TrainingEpochs | None = None
     samples_seen: int = 0
     _window: Window | None = None
     # The number of the last training batch whose samples were counted.
@@ -185,11 +182,10 @@ class Steps:
         self,
         task: LightningModule,
         name: str,
-        epochs: TrainingEpochs | None,
         layer_sync: LayerSync | None,
     ) -> None:
         """Start a fit or an evaluation under the strategy `name`."""
-        self.task, self.epochs = task, epochs
+        self.task = task
         self.first = FirstStep(task, name, self.ranks, self.stream, layer_sync)
         self.current = self._window = None
         self._counted = 0
@@ -204,7 +200,6 @@ class Steps:
         """End a fit or an evaluation: restore the task."""
         if self.log is not None:
             self.log.remove()
-        self.epochs = None
 
     # Batches
 
@@ -264,9 +259,6 @@ class Steps:
             return
         self._counted = number
         self.samples_seen += context.samples
-        if self.epochs is not None and self.epochs.samples is not None:
-            is_known = context.batch.samples is not None
-            self.epochs.samples = self.epochs.samples + context.samples if is_known else None
 
     # Means over ranks
 

@@ -142,7 +142,7 @@ class OneCurve(CallbackAPI):
         self._ended_with = None
         if task.trainer.state.fn == TrainerFn.FITTING:
             self.epochs = TrainingEpochs(task.trainer, self._steps.stream, self._synchronize)
-        self._steps.begin(task, self.name, self.epochs, self._layer_sync)
+        self._steps.begin(task, self.name, self._layer_sync)
 
     def _get_process_group_backend(self) -> str:
         backend: str = super()._get_process_group_backend()  # type: ignore[misc]
@@ -364,7 +364,7 @@ class OneCurve(CallbackAPI):
         task = self._connected_module
         lines = (axis.explained(error, task) for axis in self.applied)
         context = self._steps.current if self.data_parallel_size > 1 else None
-        line = explain_error(error, task, self.name, context.batch.shared if context else ())
+        line = explain_error(error, task, self.name, context.batch.loaders if context else ())
         return line or next(filter(None, lines), None)
 
     @contextmanager

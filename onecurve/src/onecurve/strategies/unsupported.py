@@ -163,7 +163,7 @@ def reject_scaled_rows(module: nn.Module, strategy: str, sizes: Sizes) -> None:
 
 
 def explain_error(
-    error: BaseException, module: nn.Module, strategy: str, shared: Sequence[SharedLoader] = ()
+    error: BaseException, module: nn.Module, strategy: str, loaders: Sequence[Any] = ()
 ) -> UserError | None:
     """Explain an error of PyTorch in one line; None for any other error.
 
@@ -171,12 +171,13 @@ def explain_error(
         error: The error.
         module: The task.
         strategy: The name of the strategy.
-        shared: The loaders of whose batch each rank has its rows.
+        loaders: The loaders of the batch under way.
     """
     words = next((words for words in WORDS if words in str(error)), "")
     line = WORDS.get(words) if words != IN_PLACE or is_sharded(module) else None
     if line is None and is_sharded(module) and _is_of_shards(error):
         line = SHARDED
+    shared = [loader for loader in loaders if isinstance(loader, SharedLoader)]
     cuts = any(loader.batch_sampler is None for loader in shared)
     if line is None and cuts and re.search("shape|size", str(error)):
         line = ROWS

@@ -145,9 +145,6 @@ OURS = {
     "-m seed=1,2 hydra.sweep.dir=s3://bucket/run": "hydra.sweep.dir=s3://bucket/run … local",
     "callbacks.checkpoint.dirpath=/proc/x": "/proc/x: cannot be created: … dirpath=checkpoints",
     "callbacks.checkpoint.filename=last": "save_last … callbacks.checkpoint.filename=best",
-    "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
-        "save_top_k=-1 … 'callbacks.checkpoint.filename=\"mine-{epoch}-{step}\"'"
-    ),
     "+launch.rendezvous=a:1": "launch.rendezvous: was removed; torchrun or srun starts the ranks",
     "resume=/dev/zero": "resume=/dev/zero: is neither a file nor a folder; give last",
     "checkpoint=sharded": "such as 'checkpoint={format:file,async:false}'",
@@ -235,10 +232,6 @@ OURS |= {
     "onecurve report": "error: no SWEEP_DIR was given; onecurve report runs/DATE/TIME-sweep",
     "onecurve report nowhere": "error: nowhere: there is no such directory; give the directory of",
     "onecurve report empty": "error: empty: no job in it … give the directory of a sweep",
-    "callbacks=[katib] callbacks.katib.file=/dev/null/katib.json": (
-        "error: callbacks.katib.file=/dev/null/katib.json: cannot be written (/dev/null is in the "
-        "way); use a file that can, such as callbacks.katib.file=katib.json"
-    ),
 }
 PLAN = "onecurve plan model=mlp data.image_size=8"
 OF_HYDRA |= {

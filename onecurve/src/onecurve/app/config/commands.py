@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ... import machine
 from ...checkpoint.file import damage, newest_checkpoint
-from ...config_model import Config, Count
+from ...config_model import Config
 from ...torch_versions import too_old
 from ..composed_run import ComposedRun
 from ..metric_names import better
@@ -91,9 +91,6 @@ class _Training(Command, extra="allow"):
         "none", description="What torch.compile compiles: each layer, or the whole forward pass."
     )
     compile_backend: str = Field("inductor", description="The backend of torch.compile.")
-    gc_every_n_steps: Count | None = Field(
-        None, description="Collect Python's garbage every n steps, on all ranks at once."
-    )
 
 
 class _Parallel(Command, extra="allow"):

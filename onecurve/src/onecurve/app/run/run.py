@@ -211,7 +211,6 @@ class Run:
         books = Bookkeeping(self, checkpoint)
         if "resume" not in self.cfg:
             return [books]
-        from ...callbacks.garbage import GarbageCollection
         from ...callbacks.peak_memory import PeakMemory
         from ...checkpoint.resume_state import ResumeState
         from .monitor import MonitoredMetrics
@@ -222,14 +221,12 @@ class Run:
         layout = checkpoint.get("layout") if checkpoint else None
         logs, self._logs = self._logs, None
         redact = partial(hyperparameters, texts=self._texts)
-        every = self.cfg.get("gc_every_n_steps")
         return [
             PeakMemory(),
             ResumeState(self._stored, logs, layout, redact),
             MonitoredMetrics(self.cfg, last),
             StopOnSignal(last, self._context.listening),
             books,
-            *([GarbageCollection(every)] if every else ()),
         ]
 
     def _name_unused(self, task: Any) -> None:
