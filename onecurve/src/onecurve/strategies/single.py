@@ -1,8 +1,8 @@
 """`strategy=single`: one process, one device. The reference that all others are compared with.
 
-Exact: it is a plain Trainer, with the same samples, loaders, random numbers and hooks. It
-adds two things: a checkpoint of any step resumes exactly, for which training iterates each loader in
-a wrapper that counts, and accumulated batches count by their samples.
+Exact: it is a plain Trainer, with the same samples, loaders, random numbers and hooks. It adds two
+things: a checkpoint of any step resumes exactly, for which a fit iterates each loader in a wrapper
+that counts, and accumulated batches count by their samples.
 Rejects: more than one device or process.
 """
 
