@@ -41,9 +41,9 @@ CONFIGURED = (
     "checkpoint.callback.BestAndLast",
     "strategies.ddp.DDP",
     "strategies.dp.DP",
-    "strategies.fsdp.strategy.FSDP",
+    "strategies.fsdp.parallel.FSDP",
     "strategies.mesh.strategy.Mesh",
-    "strategies.pipeline.strategy.Pipeline",
+    "strategies.pipeline.parallel.Pipeline",
     "strategies.single.Single",
     "strategies.tensor.strategy.Tensor",
 )
