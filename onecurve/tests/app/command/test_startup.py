@@ -53,14 +53,14 @@ assert "torch" in sys.modules and "lightning" not in sys.modules, "who starts ra
 for name in forkserver.PRELOADED:
     importlib.import_module(name)
 assert "lightning.pytorch" in sys.modules
-assert not [name for name in sys.modules if name.startswith("scipy.")]
+assert not [name for name in sys.modules if name.startswith(("scipy.signal", "scipy.sparse"))]
 import scipy.signal
 assert scipy.signal.windows.hann(3).tolist() == [0, 1, 0], "whoever asks for it has it"
 from torchmetrics.audio import PermutationInvariantTraining
 """
 
 
-def test_whoever_starts_ranks_imports_no_lightning_and_they_no_scipy() -> None:
+def test_whoever_starts_ranks_imports_no_lightning_and_they_no_scipy_signal() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
