@@ -10,7 +10,11 @@ from conftest import Shared
 from table import PAGE, START, Outcome, column_of, printed
 
 # Nothing else that `make test` runs comes to the same lines.
-ALONE = {"a schedule of accumulation", "a stream of batches", "a batch of one's own class"}
+ALONE = {
+    "a schedule of accumulation",
+    "a stream of batches",
+    "a batch of one's own class, in single precision",
+}
 CELLS = [(column, row) for column in STRATEGIES for row in CASES if column in CASES[row].under]
 
 
