@@ -268,7 +268,8 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
         (of_run.get(GRADIENT) == begins != of_loss, [GRADIENTS]),
     ]
     kinds = next((kinds for holds, kinds in tests if holds), [UNKNOWN])
-    return kinds + [RESUME] * (resumed > MUCH)
+    # Weights that are drawn late are drawn again on a resume.
+    return kinds + [RESUME] * (resumed > MUCH and kinds != [LATE_WEIGHTS])
 
 
 def _is_rounding(
