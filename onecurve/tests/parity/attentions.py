@@ -51,6 +51,13 @@ class Attention(nn.Module):
         return inputs + self.output(seen.transpose(1, 2).flatten(2))
 
 
+def compiled() -> nn.Module:
+    """One graph, for which no code is generated."""
+    layer = Attention(is_causal=True)
+    layer.compile(backend="eager", fullgraph=True)
+    return layer
+
+
 def some(*shape: int) -> Tensor:
     """True where a mask lets through, at least on the diagonal."""
     drawn = torch.rand(*shape, generator=torch.Generator().manual_seed(0)) < 0.5

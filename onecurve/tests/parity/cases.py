@@ -747,6 +747,10 @@ OF_SEQUENCES = {
     "attention that torch.utils.checkpoint computes again": sequences(
         lambda: nn.Sequential(*map(attentions.Recomputed, (False, True)))
     ),
+    "attention that torch.compile has compiled": other(
+        partial(attentions.Attends, attentions.compiled),
+        under=() if too_old("strategy.context with compile") else ("context",),
+    ),
     "a `forward` that takes and returns trees": other(attentions.OfATree, under=("context",)),
 }
 OF_STAGES = {

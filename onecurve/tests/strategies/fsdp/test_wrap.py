@@ -43,6 +43,18 @@ def test_wrap_selects_the_units() -> None:
     ]  # fmt: skip
 
 
+def test_a_unit_holds_all_uses_of_a_tied_parameter_or_none() -> None:
+    task = Task()
+    first, second = task.blocks
+    task.head.weight = task.embedding.weight
+    first.linear.bias = first.attention.out_proj.bias
+    assert find_units(task, "layer") == [first, second]
+    assert find_units(task, ["Linear", "Block"]) == [second.linear, second, first]
+    # The same layer in two places.
+    second.linear = first.linear
+    assert find_units(task, "layer") == []
+
+
 @pytest.mark.parametrize(
     ("wrap", "words"),
     [
