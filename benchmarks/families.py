@@ -147,7 +147,7 @@ def measured(row: str, column: str) -> Cell:
     if column in BY_SCHEDULE and not ROWS[row].is_sequence:
         return Cell("gpipe", "gpipe")  # as what is called block by block runs
     try:
-        found = warm_ranks.run("families.cell", (row, column), processes=COLUMNS[column].ranks)
+        found = warm_ranks.run(cell, row, column, processes=COLUMNS[column].ranks)
     except onecurve.UserError as error:
         found = Cell("rejected", wrong=str(error))
     except onecurve.RankFailed as error:

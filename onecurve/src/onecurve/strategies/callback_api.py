@@ -304,7 +304,8 @@ class CallbackAPI(Strategy):
                     "it out"
                 )
             self._reported_left_out = True
-        reject_saved_shards(checkpoint)
+        if self.parallelisms:
+            reject_saved_shards(checkpoint)
         if self.keeps_shards:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:
