@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .strategies.mesh.strategy import mesh
     from .strategies.pipeline.parallel import Pipeline
     from .strategies.single import Single
-    from .strategies.tensor.strategy import Tensor
+    from .strategies.tensor.parallel import Tensor
 
     __version__: str
 
@@ -72,7 +72,7 @@ HOMES = {
     "ShardedFolders": "checkpoint.storage",
     "Single": "strategies.single",
     "StochasticWeightAveraging": "averaging.swa",
-    "Tensor": "strategies.tensor.strategy",
+    "Tensor": "strategies.tensor.parallel",
     "UserError": "errors",
     "chunked_cross_entropy": "chunked_loss",
     "mesh": "strategies.mesh.strategy",

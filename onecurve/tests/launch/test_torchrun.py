@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from nodes import TRAIN, Start, finish, free_port, has_the_curve_of_one_node, one_run
 
 from onecurve.launch.context import Attempt, Members
-from onecurve.launch.meeting import agree
+from onecurve.launch.nodes import agree
 from onecurve.machine import Ranks
 
 

@@ -21,7 +21,7 @@ from torchmetrics.utilities.data import (
     dim_zero_sum,
 )
 
-from ..compat.of_results import (
+from ..compat.of_lightning import (
     Logged,
     log_after,
     logged_in_epoch,

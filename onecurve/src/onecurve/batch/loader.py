@@ -29,7 +29,7 @@ from torch.utils.data import (
 from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
 from ..compat.of_torch import iterator_of
 from ..errors import UserError, say
-from .passes import END
+from .position import END
 from .random import Draws, RankStream
 from .share import (
     Proxy,

@@ -31,14 +31,23 @@ from ..compat.of_lightning import (
     monitored,
     resume_plateaus,
     show_loaders,
+    the_rest_logged,
     validation_is_due,
 )
-from ..compat.of_results import the_rest_logged
 from ..compat.patches import replaced
 from ..errors import UserError
 from .epoch_sums import epoch_sums, freeze_alike, frozen_parts, restore_sums
-from .passes import BEGINNING, WAY_OUT, generators_of
-from .position import BATCHES, KEY, Position, counted, position_in, reached
+from .position import (
+    BATCHES,
+    BEGINNING,
+    KEY,
+    WAY_OUT,
+    Position,
+    counted,
+    generators_of,
+    position_in,
+    reached,
+)
 from .random import RankStream, State, States
 from .seeded import set_epoch
 from .share import Proxy, unwrapped

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..compat.of_torch import iterator_of, set_iterator, tree_leaves
-from .passes import BEGINNING, END
+from .position import BEGINNING, END
 from .random import States
 from .share import SharedLoader, rows_of_rank, slice_of_rank
 

@@ -27,7 +27,7 @@ from ..machine import LIGHTNING_VARIABLES, unchanged_environment
 from .addresses import HOST, OF_AGENTS, gloo_on_loopback, listening_store
 from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .forkserver import end_with_the_parent
-from .meeting import meet_ranks
+from .nodes import meet_ranks
 from .process import (
     Verbose,
     log_file,

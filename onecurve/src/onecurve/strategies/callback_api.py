@@ -24,10 +24,10 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..batch.global_batch import shared_in_step
 from ..batch.position import KEY as RESUME
 from ..batch.random import kept_state
 from ..batch.resume import TrainingEpochs
+from ..batch.share import shared_in_step
 from ..checkpoint.format import by_own_names, drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes

@@ -22,9 +22,8 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.layer_sync import LayerSync
 from torch import Tensor
 
-from ..batch.global_batch import GlobalBatch, GlobalBatches
 from ..batch.random import Draws, RankStream
-from ..batch.share import Share
+from ..batch.share import GlobalBatch, GlobalBatches, Share
 from ..compat.of_lightning import ends_batch
 from ..compat.patches import replaced
 from .differences import FirstStep

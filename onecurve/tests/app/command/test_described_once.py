@@ -45,7 +45,7 @@ CONFIGURED = (
     "strategies.mesh.strategy.Mesh",
     "strategies.pipeline.parallel.Pipeline",
     "strategies.single.Single",
-    "strategies.tensor.strategy.Tensor",
+    "strategies.tensor.parallel.Tensor",
 )
 ABOUT = {"name", "processes"}
 # What a project's files give, while a script gets the default of the constructor.

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ... import machine
 from ...errors import REFUSED, UserError, stop
 from ...launch.context import RunContext
-from ...launch.meeting import meet_ranks
+from ...launch.nodes import meet_ranks
 from ..run.interpolation import in_one_line
 from ..run.record import LockedDirectory, lock_directory
 

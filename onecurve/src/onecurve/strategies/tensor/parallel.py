@@ -1,11 +1,22 @@
-"""Tensor parallelism as an axis of a mesh: ranks share the matrices of layers.
+"""`strategy=tensor`, and tensor parallelism as an axis of a mesh: ranks share matrices of layers.
 
-Layers are sharded according to a plan: parameters become DTensors, and `forward` is replaced.
-Names, classes, inputs and outputs of layers do not change. A sharded parameter is a DTensor over
-the "tensor" axis alone, so that FSDP2 can shard it again, and its `full_tensor()` is the weight
-that a checkpoint holds. Between layers tensors are plain ones: with PyTorch's ColwiseParallel and
-RowwiseParallel, which pass DTensors, a step has the same loss but took 1.04 to 1.9 times as long on
-2 CPU ranks (widths 512 to 128). They also support neither Conv1D nor fused projections.
+A plan (`plan.py`) shards layers by column and by row, so that a pair of layers needs one sum over
+the ranks: parameters become DTensors, and `forward` is replaced. Names, classes, inputs and outputs
+of layers do not change. A sharded parameter is a DTensor over the "tensor" axis alone, so that
+FSDP2 can shard it again (here with one shard, so that all parameters are of one kind), and its
+`full_tensor()` is the weight that a checkpoint holds. Between layers tensors are plain ones: with
+PyTorch's ColwiseParallel and RowwiseParallel, which pass DTensors, a step has the same loss but
+took 1.04 to 1.9 times as long on 2 CPU ranks (widths 512 to 128). They also support neither Conv1D
+nor fused projections.
+
+Exact: the loss curve of `single`, to float tolerance, with accumulation, clipping, frozen layers
+and an uneven last batch. Not exact: dropout between sharded layers (the ranks draw the same masks
+for different features); a line says so.
+Rejects: layers that the ranks cannot share evenly. `onecurve.parity` shows whether a network
+computes the same with a plan.
+Memory per rank: parameters, gradients, optimizer state and activations of sharded layers, divided
+by the number of ranks.
+Source: M. Shoeybi et al., "Megatron-LM", 2019.
 """
 
 import re
@@ -15,16 +26,21 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional as F
 
+from ...arguments import configured_by
 from ...compat.of_torch import parameters_replaced
 from ...errors import UserError, in_short
+from ..fsdp.parallel import ShardedParameters
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
+from ..options import ShardOptions, TensorOptions
 from ..parallelism import Applied, Parallelism, Setting
+from ..strategy import OneCurve
 from .plan import check_plan, find_plan, report_plan
 from .regions import entered, full_sum, gathered, heads_forward, local, own_rows, summand
 from .styles import (
@@ -147,11 +163,11 @@ class _Entry:
         if own.issuperset(part.parameters()):
             reading = [layer for layer, style in layers.items() if style != "rowwise"]
             self._widths = {in_features(layer) for layer in reading if is_linear(layer)}
-        self._read: dict[int, tuple[Tensor, Tensor]] | None = None
+        self._read: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
         self._forward = part.forward
         part.forward = self._entered
 
-    def read(self, inputs: Tensor) -> Tensor:
+    def read(self, inputs: torch.Tensor) -> torch.Tensor:
         """The tensor that a sharded layer computes with, given its input."""
         if not self._widths:
             return inputs
@@ -182,7 +198,7 @@ class _Entry:
             self._read = None
 
     def _enters(self, value: Any) -> bool:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return False
         return value.ndim == 0 or value.shape[-1] not in self._widths
 
@@ -193,8 +209,8 @@ def _linear(
     sections: list[int],
     mesh: DeviceMesh,
     entry: _Entry | None,
-    inputs: Tensor,
-) -> Tensor:
+    inputs: torch.Tensor,
+) -> torch.Tensor:
     """What a sharded Linear layer returns: see the styles in `plan.py`."""
     weight = local(layer.weight)
     weight = weight.T if is_transposed(layer) else weight  # (out, in)
@@ -207,7 +223,7 @@ def _linear(
     return gathered(outputs, mesh) if style in ("colwise_gather", "vocab") else outputs
 
 
-def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:
+def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: torch.Tensor) -> torch.Tensor:
     """Look up this rank's entries, zero for the others, and sum over the ranks."""
     weight = local(layer.weight)
     first = mesh.get_local_rank() * len(weight)
@@ -232,3 +248,25 @@ def _with_summed_gradients(
     used = {name: entered(parameter, mesh) for name, parameter in own.items()}
     with parameters_replaced(layer, used):
         return forward(*inputs, **options)
+
+
+class Tensor(OneCurve, DDPStrategy):
+    """Tensor parallelism for an ordinary LightningModule.
+
+    The arguments are described in `TensorOptions`. A plan that is "auto" is the `tensor_plan()` of
+    the network or its modules, and inferred for all others.
+    """
+
+    name = "tensor"
+
+    @configured_by(TensorOptions, "strategy")
+    def __init__(self, options: TensorOptions) -> None:
+        # With a single shard there is nothing to free.
+        shards = ShardOptions(
+            wrap=options.wrap, forward_methods=options.forward_methods, reshard_after_forward=False
+        )
+        super().__init__(
+            options,
+            {"replicate": options.replicas, "tensor": "auto"},
+            [TensorParallel(options.plan), ShardedParameters(shards)],
+        )
