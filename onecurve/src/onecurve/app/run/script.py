@@ -19,7 +19,7 @@ from torch import Tensor
 from ... import machine
 from ...checkpoint.format import reject_other_network
 from ...compat.of_lightning import callbacks_of
-from ...errors import UserError, of_the_project, user_error_behind
+from ...errors import UserError, interrupted, of_the_project, user_error_behind
 from ...launch.context import (
     DIFFERS,
     RETURNED,
@@ -184,7 +184,7 @@ def in_rank(
     except Stopped as stopped:
         return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:
-        _raise_if_signal(end, results)
+        _raise_if_signal(end)
         # `sys.exit()` in a script ends it as `return` does.
         if isinstance(end.code, int) and end.code:
             words = f"the script ended itself by sys.exit({end.code})"
@@ -247,10 +247,10 @@ def _number(returned: Any) -> float | None:
     return float(returned) if is_number else None
 
 
-def _raise_if_signal(end: SystemExit, results: Results) -> None:
+def _raise_if_signal(end: SystemExit) -> None:
     """Lightning ends a fit by itself after SIGTERM, or Ctrl-C."""
     number = signal.SIGTERM if isinstance(end, SIGTERMException) else signal.SIGINT
-    if number == signal.SIGTERM or (results.trainer is not None and results.trainer.interrupted):
+    if number == signal.SIGTERM or interrupted(end):
         raise RankFailed(f"stopped by {number.name}", 128 + number) from None
 
 
