@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -74,7 +75,8 @@ def of_shards() -> list[bool]:
     assigned.data = distribute_tensor(full + 1, mesh, [Shard(0)])
     with torch.no_grad():
         drawn.normal_()
-        rows[0] = 9.0
+        with suppress(NotImplementedError):  # of torch 2.11, which does not lose it
+            rows[0] = 9.0
     halves = drawn.full_tensor().chunk(2)
     number = shard.detach().norm().item()
     return [

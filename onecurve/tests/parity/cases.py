@@ -749,7 +749,7 @@ OF_SEQUENCES = {
     ),
     "attention that torch.compile has compiled": other(
         partial(attentions.Attends, attentions.compiled),
-        under=() if too_old("strategy.context with compile") else ("context",),
+        under=("context",),
     ),
     "a `forward` that takes and returns trees": other(attentions.OfATree, under=("context",)),
 }

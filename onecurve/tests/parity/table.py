@@ -42,7 +42,6 @@ def outcomes(column: str, rows: Sequence[str]) -> dict[str, Outcome]:
 
 def outcome(column: str, row: str) -> Outcome:
     case, (make, settings, devices) = CASES[row], STRATEGIES[column]
-    strategy = make(**{**settings, **case.settings.get(column, {})})
 
     def data() -> Any:
         made = case.data and case.data()
@@ -52,6 +51,7 @@ def outcome(column: str, row: str) -> Outcome:
     kind, text = "equal", ""
     with redirect_stderr(StringIO()) as said:
         try:
+            strategy = make(**{**settings, **case.settings.get(column, {})})
             assert_parity(case.task, data, strategy=strategy, **options)
         except Exception as error:
             if line := user_error_behind(error):

@@ -121,7 +121,7 @@ def test_a_plan_takes_schedules_that_this_torch_has(
 ) -> None:
     two = (*SMALL, "plan.gpu=h100", "trainer.devices=2")
     said = []
-    for version in ((2, 12), (2, 11)):
+    for version in ((2, 13), (2, 12)):
         monkeypatch.setattr(torch_versions, "installed", lambda version=version: version)
         said.append("zbv, " in cli("onecurve", "plan", *two).out)
     assert said == [True, False]

@@ -16,12 +16,19 @@ from torch import Tensor
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from ..errors import UserError
+from ..torch_versions import installed
 
 Group = dist.ProcessGroup | None
 """Ranks; None stands for all."""
 MOST_DIMENSIONS = 16
+Computes = Callable[..., Tensor]
+# Compiled by torch 2.11, a collective has no gradient.
+_uncompiled: Callable[[Computes], Computes] = (
+    torch.compiler.disable if installed() < (2, 12) else lambda function: function
+)
 
 
+@_uncompiled
 def redistribute(
     tensor: Tensor,
     group: Group,

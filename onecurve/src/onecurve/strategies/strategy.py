@@ -30,7 +30,6 @@ from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..errors import UserError, say
-from ..torch_versions import require
 from .ac_compile import Compiled, apply_ac_and_compile, variants_kept
 from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
@@ -215,8 +214,6 @@ class OneCurve(CallbackAPI):
 
     def _compile(self, layers: Iterable[nn.Module] | None = None) -> None:
         """Apply activation checkpointing and torch.compile to these layers, or to all."""
-        if self.sizes.context > 1 and self.compiled != "none":
-            require("strategy.context with compile")
         task, backend = self._connected_module, self.compile_backend
         recomputed, compiled = self.activation_checkpointing, self.compiled
         apply_ac_and_compile(task, recomputed, compiled, backend=backend, layers=layers)

@@ -12,7 +12,6 @@ from pydantic import Field
 from ... import machine
 from ...checkpoint.file import damage, newest_checkpoint
 from ...config_model import Config
-from ...torch_versions import too_old
 from ..composed_run import ComposedRun
 from ..metric_names import better
 from .groups import Group, Seed, file_or_address
@@ -158,8 +157,6 @@ def _cannot_compile(run: ComposedRun) -> Iterator[str]:
     stages = run.strategy == "pipeline" or run.get("strategy.pipeline", 1) > 1
     if asked == "whole" and stages:
         yield "compile=whole: in a pipeline a rank holds only some layers; use compile=layer"
-    if run.get("strategy.context", 1) != 1 and (old := too_old("strategy.context with compile")):
-        yield old
 
 
 def has_compiler() -> bool:
