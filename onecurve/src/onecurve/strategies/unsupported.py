@@ -68,7 +68,7 @@ ROWS = (
 OF_SHARDS = re.compile(
     "DTensor|sharding strategy|Sharding propagation|mesh comm|tensor subclasses|0-d tensor|aten::?"
     "|not allocated yet|storage of size 0|functorch transform|used in the graph|c10d"
-    "|RegisterPostBackward|deepcopy|sparse tensor|SparseC"
+    "|RegisterPostBackward|deepcopy|sparse tensor|SparseC|TensorWrapper|[Ii]nference tensor"
 )
 """What PyTorch's messages are about where it cannot handle shards."""
 
