@@ -121,6 +121,7 @@ def test_a_job_that_is_requeued_goes_on(
     wait_until_it_saves(cluster, number, run)
     cluster.run("scancel", "--signal=USR2", number, folder=folder)
     cluster.wait(number, "PENDING", "COMPLETING", "REQUEUED")
+    cluster.wait(number, "PENDING", "RUNNING", "COMPLETED")
     record = cluster.wait(number, "COMPLETED", "FAILED", "CANCELLED")
     said = (folder / f"slurm-{number}.out").read_text()
     assert (record["JobState"], record["Restarts"], record["NumNodes"]) == ("COMPLETED", "1", "2")
