@@ -224,35 +224,37 @@ def train(warm: Cli) -> Cli:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Start a training run in the test's folder; what is left of it in the end is killed."""
-    started = []
+def started() -> Iterator[list[Any]]:
+    """Commands that a test has started; what is left of them in the end is killed."""
+    commands: list[Any] = []
+    yield commands
+    for command in commands:
+        end(command)
+
+
+@pytest.fixture
+def start(tmp_path: Path, started: list[Any]) -> Callable[..., Command]:
+    """Start a training run in the test's folder."""
 
     def run(*arguments: str, **environment: str) -> Command:
         started.append(Command(tmp_path, "train.py", *arguments, **environment))
         return started[-1]
 
-    yield run
-    for process in started:
-        end(process)
+    return run
 
 
 @pytest.fixture
-def start_by(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start_by(tmp_path: Path, started: list[Any]) -> Callable[..., subprocess.Popen[str]]:
     """Start a program that starts the training run."""
-    started = []
 
     def run(*command: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            command, cwd=tmp_path, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(
+            subprocess.Popen(command, cwd=tmp_path, text=True, start_new_session=True, **pipes)
+        )
+        return started[-1]
 
-    yield run
-    for process in started:
-        end(process)
+    return run
 
 
 ACCEPTED: set[tuple[str, ...]] = set()

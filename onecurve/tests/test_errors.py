@@ -19,15 +19,11 @@ class HasUnused(Small):
 
 
 def test_what_a_line_proposes_to_a_script_is_python() -> None:
-    def fit(strategy: object) -> object:
-        cases = {"": (HasUnused, strategy, {})}
-        return fits_in_ranks(cases)[""]
-
-    line = fit(onecurve.DDP())
-    assert isinstance(line, str)
+    line = fits_in_ranks({"": (HasUnused, onecurve.DDP(), {})})[""]
     found = re.search(r", or use (DDP\(.*\))$", line)
     assert found, line
-    assert isinstance(fit(eval(found[1], {"DDP": onecurve.DDP})), dict)
+    strategy = eval(found[1], {"DDP": onecurve.DDP})
+    assert isinstance(fits_in_ranks({"": (HasUnused, strategy, {})})[""], dict)
 
 
 LINES = {

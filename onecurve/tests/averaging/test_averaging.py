@@ -1,5 +1,6 @@
 """The average of weights is what a hand would compute, and costs training nothing."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -49,17 +50,26 @@ class Fail(Callback):
 
 
 class Record(Callback):
-    """Keeps the learning rate that each step begins with, and the weights that it reaches."""
+    """Keeps the learning rate of each step, its weights, and when checkpoints were written."""
 
     def __init__(self) -> None:
         self.rates: list[float] = []
         self.states: list[dict[str, Tensor]] = []
+        self.saved: list[int] = []
 
     def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
         self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: object) -> None:
         self.states.append(deepcopy(task.state_dict()))
+
+    def on_save_checkpoint(self, *_: object) -> None:
+        self.saved.append(len(self.rates))
+
+
+STRATEGIES: dict[str, Any] = {
+    "single": onecurve.Single, "fsdp": onecurve.FSDP, "pipeline": onecurve.Pipeline
+}  # fmt: skip
 
 
 def weights(file: Path) -> dict[str, Tensor]:
@@ -71,25 +81,49 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=ROUNDING, atol=ROUNDING)
 
 
-def trainer_of(*callbacks: Callback, **options: Any) -> Trainer:
-    usual = {"strategy": onecurve.Single(), "max_epochs": 4, "precision": "64-true"}
-    return quiet_trainer(**{**usual, **options}, callbacks=list(callbacks))
+def trainer_of(*callbacks: Callback, name: str = "single", **options: Any) -> Trainer:
+    usual = {"strategy": STRATEGIES[name](), "max_epochs": 4, "precision": "64-true"}
+    devices = 1 if name == "single" else 2
+    return quiet_trainer(devices=devices, **{**usual, **options}, callbacks=list(callbacks))
+
+
+def run(work: Callable[..., None], name: str, *arguments: Any) -> None:
+    """In this process, or in two ranks."""
+    if name == "single":
+        work(name, *arguments)
+    else:
+        warm_ranks.run(work, name, *arguments)
 
 
 @pytest.mark.compares
-def test_the_average_has_batchnorm_statistics_of_its_own(tmp_path: Path) -> None:
-    """As PyTorch takes them over the same batches; training goes on with others."""
+def test_both_averages_are_those_of_a_hand(tmp_path: Path) -> None:
+    """BatchNorm's statistics are PyTorch's over the same batches; training goes on with others."""
     swa, record = onecurve.StochasticWeightAveraging(str(tmp_path / "swa.ckpt"), 0.5), Record()
     task = Normed()
-    trainer_of(swa, record).fit(task, data())
+    trainer = trainer_of(swa, onecurve.ExponentialMovingAverage(0.8), record)
+    trainer.fit(task, data(), data())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    live, last = record.states[-1], torch.load(tmp_path / "last.ckpt", weights_only=True)
     average, by_hand = weights(tmp_path / "swa.ckpt"), Normed().double()
     for name, parameter in by_hand.named_parameters():
-        assert_close(average[name], (record.states[8][name] + record.states[11][name]) / 2)
+        assert_close(average[name], (record.states[8][name] + live[name]) / 2)
         parameter.data.copy_(average[name])
     update_bn((inputs.double() for inputs, _ in data()), by_hand)
     for name, value in by_hand.state_dict().items():
         assert_close(average[name], value)
-        assert torch.equal(task.state_dict()[name], record.states[11][name])
+        assert torch.equal(task.state_dict()[name], live[name])
+        assert torch.equal(last["averages"]["live"][name], live[name])
+    for name, moving in record.states[0].items():
+        for count, state in enumerate(record.states[1:], 1):
+            decay = min(0.8, (1 + count) / (10 + count))
+            moving = decay * moving + (1 - decay) * state[name]
+        expected = moving if "weight" in name or "bias" in name else live[name]
+        assert_close(last["state_dict"][name], expected)
+    # It is validated.
+    validated = trainer.callback_metrics["val/loss"]
+    task.load_state_dict(last["state_dict"])
+    (again,) = trainer_of().validate(task, data(), verbose=False)
+    assert again["val/loss"] == pytest.approx(validated.item(), rel=ROUNDING)
 
 
 def test_the_average_is_what_a_command_tests(train: Cli, cli: Cli) -> None:
@@ -101,87 +135,39 @@ def test_the_average_is_what_a_command_tests(train: Cli, cli: Cli) -> None:
     assert not (early.run / "swa.ckpt").exists()
 
 
+def normed(**_: Any) -> nn.Module:
+    layers = (nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 10))
+    return nn.Sequential(*layers)
+
+
+INTERRUPTED = (
+    "callbacks=[checkpoint,swa,ema]", "callbacks.checkpoint.last_every_n_steps=3", "test=false",
+    "callbacks.swa.start=0.4", "callbacks.swa.every_n_steps=2", "callbacks.swa.lr=0.01",
+    "model._target_=test_averaging.normed",
+)  # fmt: skip
+RESUMED = ("single", "fsdp", "fsdp checkpoint.format=sharded", "pipeline")
+
+
 @pytest.mark.compares
-def test_the_exponential_average_is_that_of_the_steps_and_is_validated(tmp_path: Path) -> None:
-    record, task = Record(), Normed()
-    trainer = trainer_of(onecurve.ExponentialMovingAverage(0.8), record)
-    trainer.fit(task, data(), data())
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    last = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    for name, by_hand in record.states[0].items():
-        for count, state in enumerate(record.states[1:], 1):
-            decay = min(0.8, (1 + count) / (10 + count))
-            by_hand = decay * by_hand + (1 - decay) * state[name]
-        live = record.states[-1][name]
-        assert torch.equal(last["averages"]["live"][name], live)
-        assert_close(
-            last["state_dict"][name], by_hand if "weight" in name or "bias" in name else live
-        )
-    validated = trainer.callback_metrics["val/loss"]
-    task.load_state_dict(last["state_dict"])
-    (again,) = trainer_of().validate(task, data(), verbose=False)
-    assert again["val/loss"] == pytest.approx(validated.item(), rel=ROUNDING)
-
-
-STRATEGIES: dict[str, Any] = {
-    "single": onecurve.Single, "fsdp": onecurve.FSDP, "pipeline": onecurve.Pipeline
-}  # fmt: skip
-
-
-def averaged(
-    name: str, folder: Path, fails_at: int | None = None, resume: Path | None = None
+@pytest.mark.parametrize("strategy", one_of_a_kind(RESUMED, kept=["single"]))
+def test_a_run_that_was_interrupted_while_averaging(
+    train: Cli, cli: Cli, warm: Cli, strategy: str
 ) -> None:
-    """A fit with both averages, the last half of it with a learning rate of its own."""
-    torch.manual_seed(0)
-    callbacks = [
-        onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), 0.5, 2, lr=0.01),
-        onecurve.ExponentialMovingAverage(),
-        onecurve.BestAndLast(folder, save_last=True, save_top_k=0, last_every_n_steps=3),
-        *([Fail(fails_at)] if fails_at else []),
-    ]
-    options = {"max_epochs": 4, "enable_checkpointing": True, "callbacks": callbacks}
-    devices = 1 if name == "single" else 2
-    try:
-        quiet_trainer(STRATEGIES[name](), devices, **options).fit(
-            Normed(), data(), ckpt_path=resume
-        )
-    except ArithmeticError:
-        assert fails_at
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(STRATEGIES, kept=["single"]))
-def test_a_run_that_was_interrupted_while_averaging(name: str, tmp_path: Path) -> None:
-    """Ended in the last epoch, goes on, and ends as the whole run: bit for bit."""
-    whole, rest = tmp_path / "whole", tmp_path / "rest"
-    for arguments in ((name, whole), (name, rest, 11), (name, rest, None, rest / "last.ckpt")):
-        if name == "single":
-            averaged(*arguments)
-        else:
-            warm_ranks.run(averaged, *arguments)
-    for file in ("swa.ckpt", "last.ckpt"):
-        ours, theirs = (read_checkpoint(folder / file) for folder in (rest, whole))
+    """Goes on, and ends as the whole run: bit for bit."""
+    options = (*f"strategy={strategy}".split(), *INTERRUPTED)
+    whole = train(*options).run
+    fails = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=14")
+    stopped = cli("train.py", *TINY, *options, *fails)
+    assert stopped.status == 1
+    warm("train.py", "resume=last", "callbacks.fail.at=-1")
+    for file in ("swa.ckpt", "checkpoints/last.ckpt"):
+        ours, theirs = (read_checkpoint(run / file) for run in (stopped.run, whole))
         states = [(ours["state_dict"], theirs["state_dict"])]
         if file != "swa.ckpt":
             assert ours["averages"].keys() == {"live", "swa"}
             states += [(ours["averages"][key], theirs["averages"][key]) for key in ("live", "swa")]
         for mine, expected in states:
             assert all(torch.equal(mine[key], expected[key]) for key in expected), file
-
-
-@pytest.mark.long
-def test_averages_resume_from_a_checkpoint_of_shards(train: Cli, cli: Cli, warm: Cli) -> None:
-    options = ("strategy=fsdp", "checkpoint.format=sharded", "callbacks=[checkpoint,swa,ema]")
-    options += ("callbacks.swa.start=0.4", "callbacks.checkpoint.last_every_n_steps=3")
-    whole = train(*options, "test=false").run
-    fails = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=14")
-    stopped = cli("train.py", *TINY, *options, *fails, "test=false")
-    assert stopped.status == 1
-    warm("train.py", "resume=last", "callbacks.fail.at=-1")
-    for file in ("swa.ckpt", "checkpoints/last.ckpt"):
-        ours, theirs = (read_checkpoint(run / file) for run in (stopped.run, whole))
-        for key, value in theirs["state_dict"].items():
-            assert torch.equal(ours["state_dict"][key], value), (file, key)
 
 
 @pytest.mark.parametrize(("annealing", "second"), [("cosine", 0.09804), ("linear", 0.092)])
@@ -240,14 +226,11 @@ class ByHand(Small):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
         optimizers: Any = self.optimizers()
-        for number, each in enumerate(optimizers if self.number > 1 else [optimizers]):
+        for each in optimizers if self.number > 1 else [optimizers]:
             each.zero_grad()
             loss = super().training_step(batch, batch_idx)
-            self.manual_backward(loss * self.factor(number, batch_idx))
+            self.manual_backward(loss)
             each.step()
-
-    def factor(self, optimizer: int, batch_idx: int) -> float:
-        return 1.0
 
     def configure_optimizers(self) -> Any:
         parameters = list(self.net.parameters())
@@ -256,8 +239,13 @@ class ByHand(Small):
 
 
 class Breaks(ByHand):
-    def factor(self, optimizer: int, batch_idx: int) -> float:
-        return float("nan") if (optimizer, batch_idx) == (1, 2) else 1.0
+    """The loss of the second optimizer is no number in the third batch."""
+
+    losses = 0
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.losses += 1
+        return super().loss(outputs, targets) * (float("nan") if self.losses == 6 else 1.0)
 
 
 class Notes(DummyLogger):
@@ -280,27 +268,17 @@ def test_two_optimizers_make_one_step_a_batch(
     """All that counts steps does the same for two optimizers as for one."""
 
     def counted(optimizers: int) -> tuple[Any, ...]:
-        last = tmp_path / str(optimizers) / "last.ckpt"
-        swa = onecurve.StochasticWeightAveraging(f"{last}.swa", start, every, lr=0.01)
-        rates, written, notes = [], [], Notes()
-
-        class Looks(Callback):
-            def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-                rates.append(trainer.optimizers[0].param_groups[0]["lr"])
-                if last.exists():
-                    written.append(len(rates))
-                    last.unlink()
-
+        folder, record, notes = tmp_path / str(optimizers), Record(), Notes()
+        swa = onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), start, every, lr=0.01)
         keeps = onecurve.BestAndLast(
-            last.parent, save_last=True, save_top_k=0, last_every_n_steps=5, every_n_epochs=99
+            folder, save_last=True, save_top_k=0, last_every_n_steps=5, every_n_epochs=99
         )
-        steps = most * optimizers if most else -1
-        trainer = quiet_trainer(
-            onecurve.Single(), max_epochs=8, max_steps=steps, enable_checkpointing=True,
-            callbacks=[swa, keeps, Throughput(4), Looks()], logger=notes,
+        trainer = trainer_of(
+            swa, keeps, Throughput(4), record, max_epochs=8, enable_checkpointing=True,
+            max_steps=most * optimizers if most else -1, logger=notes,
         )  # fmt: skip
         trainer.fit(ByHand(optimizers), data())
-        return swa.average.count, rates, written, notes.steps
+        return swa.average.count, record.rates, record.saved, notes.steps
 
     one = counted(1)
     assert counted(2) == one
@@ -309,34 +287,29 @@ def test_two_optimizers_make_one_step_a_batch(
 
 def test_the_guard_looks_at_every_optimizer_of_a_step(tmp_path: Path) -> None:
     guard = NanGuard(str(tmp_path / "nan.pt"), str(tmp_path / "nan.ckpt"), every_n_steps=2)
-    trainer = quiet_trainer(onecurve.Single(), max_epochs=1, callbacks=[guard])
     with pytest.raises(onecurve.UserError, match="step 2: a value is not finite"):
-        trainer.fit(Breaks(2), data())
+        trainer_of(guard, max_epochs=1).fit(Breaks(2), data())
 
 
-class Climbs(LightningModule):
+class Plus(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.weight
+
+
+class Climbs(Small):
     """Each step adds exactly one step of bfloat16 to every weight, between 1 and 2."""
 
     STEP = 2.0**-7
 
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2))
+    def network(self) -> nn.Module:
+        return nn.Sequential(Plus(), Plus())
 
-        def forward(self, inputs: Tensor) -> Tensor:
-            return inputs + self.weight
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(self.Layer(), self.Layer())
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.net(inputs)
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        loss: Tensor = -self(batch[0]).sum(1).mean()
-        return loss
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return -outputs.sum(1).mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.STEP)
@@ -344,23 +317,18 @@ class Climbs(LightningModule):
 
 def climb(name: str, folder: Path) -> None:
     """Six steps, and a resume with six more."""
+    rows = DataLoader(TensorDataset(torch.zeros(4, 2), torch.zeros(4, 2)), batch_size=4)
     for epochs, resume in ((6, None), (12, folder / "6.ckpt")):
         swa = onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), start=1)
-        trainer = quiet_trainer(
-            STRATEGIES[name](), 1 if name == "single" else 2, max_epochs=epochs,
-            precision="bf16-true", callbacks=[swa, onecurve.ExponentialMovingAverage(0.9)],
-        )  # fmt: skip
-        rows = DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=4)
+        both = (swa, onecurve.ExponentialMovingAverage(0.9))
+        trainer = trainer_of(*both, name=name, max_epochs=epochs, precision="bf16-true")
         trainer.fit(Climbs(), rows, ckpt_path=resume)
         trainer.save_checkpoint(folder / f"{epochs}.ckpt")
 
 
 @pytest.mark.parametrize("name", one_of_a_kind(STRATEGIES, kept=["single", "fsdp"]))
 def test_averages_of_weights_in_16_bits_have_more(tmp_path: Path, name: str) -> None:
-    if name == "single":
-        climb(name, tmp_path)
-    else:
-        warm_ranks.run(climb, name, tmp_path)
+    run(climb, name, tmp_path)
     steps = [1 + Climbs.STEP * step for step in range(1, 13)]
     moving = steps[0]
     for count, step in enumerate(steps[1:], 1):

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
@@ -63,11 +64,11 @@ def test_what_is_not_listed_is_not_replaced(owner: ModuleType | type) -> None:
         pass
 
 
-# Each fails once a patch is no longer needed.
+# What fails here, once a patch is no longer needed.
 
 
-def of_shards() -> list[bool]:
-    """What PyTorch does with shards by itself, on two ranks."""
+def still_so() -> dict[str, bool]:
+    """What PyTorch and torchmetrics do by themselves, on two ranks."""
     mesh = init_device_mesh("cpu", (2,))
     full = torch.arange(8.0).view(4, 2)
     shard = nn.Parameter(distribute_tensor(full, mesh, [Shard(0)]))
@@ -77,43 +78,28 @@ def of_shards() -> list[bool]:
         drawn.normal_()
         with suppress(NotImplementedError):  # of torch 2.11, which does not lose it
             rows[0] = 9.0
-    halves = drawn.full_tensor().chunk(2)
-    number = shard.detach().norm().item()
-    return [
-        torch.equal(assigned.full_tensor(), full),
-        torch.equal(*halves),
-        rows.full_tensor()[0, 0].item() != 9.0,
-        abs(number - full.norm().item()) > 1e-3,
-    ]
-
-
-def test_pytorch_loses_what_is_done_to_shards() -> None:
-    lost = warm_ranks.run(of_shards)
-    assert all(lost), lost
-
-
-def with_a_group() -> list[str]:
-    """The errors of a copy of a metric, and of PyTorch's layer for statistics of all ranks."""
-    init_device_mesh("cpu", (2,))
     metric = torchmetrics.MeanMetric(process_group=distributed.new_group([0, 1]))
-    errors = []
-    calls: list[Any] = [
-        lambda: copy.deepcopy(metric),
-        lambda: nn.SyncBatchNorm(2)(torch.ones(3, 2)),
-    ]
-    for called in calls:
-        try:
-            called()
-            errors.append("")
-        except Exception as error:
-            errors.append(str(error))
-    return errors
+    return {
+        "an assigned shard is lost": torch.equal(assigned.full_tensor(), full),
+        "both ranks draw the same": torch.equal(*drawn.full_tensor().chunk(2)),
+        "assigned rows are lost": rows.full_tensor()[0, 0].item() != 9.0,
+        "a norm is a rank's": abs(shard.detach().norm().item() - full.norm().item()) > 1e-3,
+        "no copy of a metric with a group": bool(error_of(copy.deepcopy, metric)),
+        "SyncBatchNorm is for GPUs": "GPU" in error_of(nn.SyncBatchNorm(2), torch.ones(3, 2)),
+    }
 
 
-def test_a_metric_with_a_group_cannot_be_copied_and_batchnorm_of_all_ranks_is_for_gpus() -> None:
-    copied, normed = warm_ranks.run(with_a_group)
-    assert copied
-    assert "GPU" in normed
+def error_of(function: Callable[..., Any], *arguments: Any) -> str:
+    try:
+        function(*arguments)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def test_pytorch_needs_what_is_replaced() -> None:
+    found = warm_ranks.run(still_so)
+    assert all(found.values()), found
 
 
 def test_a_checkpoint_of_lightning_holds_no_position_of_random_numbers() -> None:

@@ -36,16 +36,7 @@ OTHERS = (
 )
 # Wrong wherever they stand.
 BROKEN = (
-    "${missing}",
-    "${oc.env:NOT_SET}",
-    "${",
-    "'open",
-    '"open',
-    "[",
-    "{",
-    "]",
-    "a,b",
-    "${.a.b}",
+    *("${missing}", "${oc.env:NOT_SET}", "${", "'open", '"open', "[", "{", "]", "a,b", "${.a.b}"),
 )
 # Without these there is no run, and a run cannot begin.
 NEEDED = ("task", "data", "model", "trainer", "strategy", "paths", "launch", "seed")

@@ -24,9 +24,6 @@ PYTHON, TORCHRUN = TYPED.splitlines()
 CLOSE = 1e-11  # in float64: relative difference of two losses
 
 
-# The README's scripts
-
-
 # What tests say otherwise in the script.
 WORDS = {
     "log": '"log_every_n_steps": 1',
@@ -142,9 +139,6 @@ def test_a_strategy_that_cannot_be_is_rejected() -> None:
         onecurve.Pipeline("gpipe")  # type: ignore[misc]
 
 
-# launch
-
-
 def what_a_rank_is(word: str) -> tuple[str, str, str]:
     print("rank", os.environ["RANK"], "says", word, flush=True)
     return word, os.environ["RANK"], os.environ["WORLD_SIZE"]
@@ -161,18 +155,16 @@ def refuses() -> None:
     raise onecurve.UserError("key=value: must be another")
 
 
-def test_launch_returns_what_rank_0_returned(tmp_path: Path) -> None:
+def test_launch_returns_what_rank_0_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert onecurve.launch(what_a_rank_is, "hello", logs=tmp_path) == ("hello", "0", "2")
     assert "rank 1 says hello" in (tmp_path / "logs" / "rank_1.log").read_text()
-
-
-def test_launch_of_one_rank_or_among_ranks_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of one rank, or in one, it is a call.
     assert onecurve.launch(os.getpid, devices=1) == os.getpid()
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     assert onecurve.launch(what_a_rank_is, "hello") == ("hello", "1", "2")
-    monkeypatch.undo()
 
 
 def test_a_rank_that_fails_is_named_and_no_process_stays(tmp_path: Path) -> None:
@@ -196,39 +188,29 @@ def test_what_a_rank_refuses_is_one_line_and_a_lambda_is_refused() -> None:
         onecurve.launch(lambda: None)
 
 
-SLEEPS = """
-import os
-import signal
-from pathlib import Path
-
+UNGUARDED = """
 import onecurve
 
-
 def main():
-    Path(f"sleeping-{os.environ['RANK']}").touch()
-    signal.pause()
+    pass
 
-
-if __name__ == "__main__":
+if True:  # __name__
     onecurve.launch(main)
 """
 
 
 def test_a_call_outside_of_main_is_rejected(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
-    script.write_text(SLEEPS.replace('if __name__ == "__main__":', "if True:  # __name__"))
+    script.write_text(UNGUARDED)
     command = Command(tmp_path, str(script))
     _, err = command.communicate()
     assert command.returncode
     assert err.count("Traceback") == 1, err
     assert err.splitlines()[-1] == (
-        "onecurve.errors.UserError: unguarded.py, line 15: starts ranks, each of which imports "
+        "onecurve.errors.UserError: unguarded.py, line 8: starts ranks, each of which imports "
         'this script; write it beneath if __name__ == "__main__":'
     )
     assert nothing_stays_of(command.pid)
-
-
-# The package
 
 
 def test_importing_it_imports_neither_torch_nor_hydra() -> None:
@@ -241,8 +223,7 @@ def test_importing_it_imports_neither_torch_nor_hydra() -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    for name in onecurve.__all__:
-        assert callable(getattr(onecurve, name)), name
+    assert all(callable(getattr(onecurve, name)) for name in onecurve.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         onecurve.Nothing  # noqa: B018
 

@@ -4,17 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from omegaconf import OmegaConf
 
 from onecurve import machine
 from onecurve.launch import addresses
-from onecurve.machine import unchanged_environment
 
 Told = dict[str, str | None]
 
@@ -68,23 +64,18 @@ def test_a_command_in_a_terminal_of_srun_starts_the_ranks() -> None:
     assert done.stdout == "True\n"
 
 
-def test_lightning_recognises_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default it ignores a job with the name "bash"."""
+def test_ranks_of_srun_meet_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning, which ignores a job with the name "bash", is told of them, too."""
     tell(monkeypatch, {**SRUN, "SLURM_JOB_NAME": "bash", "SLURM_JOB_ID": "710042"})
     monkeypatch.setenv("SLURM_STEP_NODELIST", "node[07-09,12],login")
-    # Lightning keeps it for the whole process.
-    monkeypatch.setattr(rank_zero_only, "rank", 0)
-    before = machine.ranks_around()
-    assert before is not None
-    with unchanged_environment((*OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT")):
-        assert addresses.main_address(before) == ("node07", 15042)
-        assert machine.ranks_around() == before
-        strategy = DDPStrategy()
-        options: dict[str, Any] = {"logger": False, "enable_checkpointing": False}
-        trainer = Trainer(accelerator="cpu", devices=2, num_nodes=2, strategy=strategy, **options)
-        assert (trainer.global_rank, trainer.local_rank, trainer.node_rank) == (3, 1, 1)
-        environment = strategy.cluster_environment
-        assert environment is not None
+    ranks = machine.ranks_around()
+    assert ranks is not None
+    with machine.unchanged_environment((*OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT")):
+        assert addresses.main_address(ranks) == ("node07", 15042)
+        assert machine.ranks_around() == ranks
+        environment = TorchElasticEnvironment()
+        assert TorchElasticEnvironment.detect()
+        assert (environment.global_rank(), environment.local_rank()) == (3, 1)
         assert (environment.main_address, environment.main_port) == ("node07", 15042)
 
 

@@ -4,10 +4,12 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, ROUNDING, TINY, Cli, column, largest_difference, run_directories
+from lightning.pytorch import Callback, Trainer
 from nodes import (
     CAN_MOUNT,
     SLOW_EPOCHS,
@@ -68,6 +70,15 @@ def test_a_killed_node_can_rejoin(start: Start, trained: Cli, tmp_path: Path) ->
     assert "restart 1 of 1: the ranks continue from last.ckpt" in out
 
 
+class Slow(Callback):
+    """Leaves time for nodes to go and come; makes a file for each step, with its ranks' number."""
+
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
+        if trainer.is_global_zero:
+            Path(f"step-{trainer.global_step}-of-{trainer.world_size}").touch()
+        time.sleep(0.2)
+
+
 @pytest.mark.compares
 @pytest.mark.long
 def test_a_run_continues_with_fewer_and_with_more_nodes(
@@ -76,7 +87,7 @@ def test_a_run_continues_with_fewer_and_with_more_nodes(
     """An elastic job of one or two pods: one is killed, the other trains on alone, one joins."""
     epochs = "trainer.max_epochs=20"
     command = (*TRAIN, "launch.max_restarts=3", epochs)
-    command += ("+callbacks.slow._target_=test_torchrun.Slow",)
+    command += ("+callbacks.slow._target_=test_nodes_lost.Slow",)
 
     def steps(ranks: int) -> int:
         return len(list(tmp_path.glob(f"step-*-of-{ranks}")))

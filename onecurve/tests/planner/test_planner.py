@@ -64,8 +64,21 @@ def test_what_is_sent_is_what_a_ring_sends() -> None:
     assert group_of(Sizes(shard=16), "shard", 8).nodes == 2
 
 
+class Weighted(Classification):
+    """Its loss computes with a buffer and a parameter of the task."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.register_buffer("class_weight", torch.ones(parts["num_classes"]))
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs / self.temperature, targets, self.get_buffer("class_weight"))
+
+
 def test_a_plan(warm: Cli) -> None:
-    outcome = warm("onecurve", "plan", *SMALL, "trainer.devices=4")
+    task = "task._target_=test_planner.Weighted"
+    outcome = warm("onecurve", "plan", *SMALL, task, "trainer.devices=4")
     _, alone, ranks = outcome.out.splitlines()[:3]
     assert re.match(
         r"One cpu has room for all of it \(.* of .*\): strategy=single takes .* ms", alone
@@ -85,35 +98,12 @@ def test_a_plan(warm: Cli) -> None:
     assert "trainer.devices=8 trainer.num_nodes=8" in large
 
 
-class Weighted(Classification):
-    """Its loss computes with a buffer and a parameter of the task."""
-
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.register_buffer("class_weight", torch.ones(parts["num_classes"]))
-        self.temperature = nn.Parameter(torch.ones(()))
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(outputs / self.temperature, targets, self.get_buffer("class_weight"))
-
-
-def test_a_loss_computes_with_tensors_of_its_task(warm: Cli) -> None:
-    outcome = warm("onecurve", "plan", *SMALL, "task._target_=test_planner.Weighted")
-    assert "To train so: " in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("inputs", "length"),
-    [
-        (torch.zeros(2, 8, dtype=torch.long), 8),  # tokens
-        (torch.zeros(2, 8, 3), 8),  # vectors
-        (torch.zeros(2, 8), None),  # rows of a table
-        (torch.zeros(2, 3, 8, 8), None),  # images
-    ],
-)
-def test_what_has_positions(inputs: torch.Tensor, length: int | None) -> None:
-    network = Network({"only": nn.Identity()}, (inputs,), precision=Precision.named("32-true"))
-    assert network.length == length
+def test_what_has_positions() -> None:
+    """Tokens and vectors have; rows of a table and images have none."""
+    inputs = (torch.zeros(2, 8).long(), *map(torch.zeros, ((2, 8, 3), (2, 8), (2, 3, 8, 8))))
+    precision = Precision.named("32-true")
+    networks = [Network({"only": nn.Identity()}, (each,), precision=precision) for each in inputs]
+    assert [network.length for network in networks] == [8, 8, None, None]
 
 
 def test_a_plan_takes_schedules_that_this_torch_has(

@@ -1,8 +1,10 @@
 """What a plan says that ranks hold is what is counted in a rank of a real run, by kind."""
 
 import json
+import weakref
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,18 +27,35 @@ from onecurve.planner.pipeline import stages_of
 from onecurve.strategies.mesh.sizes import Sizes
 
 
+@dataclass(eq=False)
+class Packed:
+    """What a graph keeps of a tensor, which would keep the graph."""
+
+    tensor: Tensor
+
+
 class Saved:
     """Bytes that wait for backward passes, by storage; parameters are no activations."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.owners: Counter[int] = Counter()
-        self.sizes: dict[int, int] = {}
         self.now = self.most = 0
         self.hooks = saved_tensors_hooks(self.pack, lambda packed: packed.tensor)
 
-    def pack(self, tensor: Tensor) -> "Packed":
-        return Packed(self, tensor, not self.is_parameter(tensor))
+    def pack(self, tensor: Tensor) -> Packed:
+        packed, storage = Packed(tensor), tensor.untyped_storage()
+        if not self.is_parameter(tensor):
+            self.count(1, storage.data_ptr(), storage.nbytes())
+            weakref.finalize(packed, self.count, -1, storage.data_ptr(), storage.nbytes())
+        return packed
+
+    def count(self, more: int, address: int, size: int) -> None:
+        before = self.owners[address]
+        self.owners[address] += more
+        if not before or not self.owners[address]:
+            self.now += more * size
+            self.most = max(self.most, self.now)
 
     def is_parameter(self, tensor: Tensor) -> bool:
         base = tensor if tensor._base is None else tensor._base
@@ -49,32 +68,6 @@ class Saved:
             for each in self.module.parameters()
             if not each.is_meta
         )
-
-    def add(self, address: int, size: int) -> None:
-        self.owners[address] += 1
-        if self.owners[address] == 1:
-            self.sizes[address] = size
-            self.now += size
-            self.most = max(self.most, self.now)
-
-    def take(self, address: int) -> None:
-        self.owners[address] -= 1
-        if self.owners[address] == 0:
-            self.now -= self.sizes[address]
-
-
-class Packed:
-    def __init__(self, saved: Saved, tensor: Tensor, counts: bool) -> None:
-        self.saved, self.counts = saved, counts
-        # The tensor itself would keep its graph.
-        self.tensor = tensor
-        self.address = tensor.untyped_storage().data_ptr()
-        if counts:
-            saved.add(self.address, tensor.untyped_storage().nbytes())
-
-    def __del__(self) -> None:
-        if self.counts:
-            self.saved.take(self.address)
 
 
 class Count(Callback):

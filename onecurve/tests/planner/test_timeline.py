@@ -35,10 +35,3 @@ def test_an_uneven_partition_waits_for_its_largest_stage() -> None:
     spans = timeline.simulate(order_of("gpipe", 2, 2), [1.0, 3.0])
     assert max(span.stop for span in spans) == 1 + 6 + 12 + 2
     assert timeline.bubble(spans) == pytest.approx(1 - (6 + 18) / (2 * 21))
-
-
-def test_ranks_that_wait_for_each_other_are_an_error() -> None:
-    order = {**order_of("gpipe", 2, 2)}
-    order[0] = order[0][::-1]
-    with pytest.raises(ValueError, match="circle"):
-        timeline.simulate(order, [1.0, 1.0])

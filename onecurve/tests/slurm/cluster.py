@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "munge")
@@ -69,28 +69,16 @@ def install() -> None:
     """
     if os.geteuid() != 0:
         raise CannotRun("not root, who alone may make network namespaces and install packages")
-    for program in ("ip", "nsenter", "unshare"):
-        if shutil.which(program) is None:
-            raise CannotRun(f"no {program} (packages iproute2 and util-linux)")
-    if subprocess.run(["unshare", "-n", "-m", "-u", "true"], capture_output=True).returncode:
-        raise CannotRun("this kernel, or container, lets nobody make network namespaces")
+    if subprocess.run("ip -V && unshare -n -m -u nsenter -V", shell=True).returncode:
+        raise CannotRun("no network namespaces: iproute2, util-linux or the kernel's permission")
     if all(map(shutil.which, PROGRAMS)):
         return
-    if shutil.which("apt-get") is None:
-        raise CannotRun(f"no Slurm, and no apt-get to install {' and '.join(PACKAGES)}")
+    told = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update"], capture_output=True)
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *QUICKLY, *PACKAGES]
-    for before in (["true"], ["apt-get", "update"]):
-        subprocess.run(before, capture_output=True)
-        done = subprocess.run(
-            command,
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode == 0:
-            return
-    last = (done.stderr.strip() or "without a word").splitlines()[-1]
-    raise CannotRun(f"`{' '.join(command)}` failed: {last}")
+    done = subprocess.run(command, env=told, capture_output=True, text=True)
+    if done.returncode:
+        raise CannotRun(f"`{' '.join(command)}` failed: {done.stderr.strip()[-200:]}")
 
 
 class Cluster:
@@ -232,14 +220,10 @@ def _take_down(cluster: Cluster, daemons: list[subprocess.Popen[bytes]]) -> None
             listed = ["ip", "netns", "pids", cluster.namespace(host)]
             found = subprocess.run(listed, capture_output=True, text=True).stdout.split()
             for pid in map(int, found):
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, sent)
-                except ProcessLookupError:
-                    continue
         for daemon in daemons:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 daemon.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                continue
     for host in HOSTS:
         subprocess.run(["ip", "netns", "delete", cluster.namespace(host)], capture_output=True)

@@ -60,15 +60,14 @@ def submit(cluster: Cluster, folder: Path) -> Submit:
     return run
 
 
-def has_the_curve_of_one_process(run: Path, single: Path) -> bool:
+def assert_equals_one_process(
+    run: Path, trained: Cli, ranks: int = 2, options: tuple[str, ...] = SHORT
+) -> None:
     metrics = json.loads((run / "metrics.json").read_text())
-    assert metrics["status"] == "finished"
-    differences = {
-        name: largest_difference(column(single, name), column(run, name))
-        for name in ("train/loss", "val/loss")
-    }
-    print(f"{run.name}: {metrics['world_size']} ranks, {differences}")
-    return max(differences.values()) <= ROUNDING
+    assert (metrics["status"], metrics["world_size"]) == ("finished", ranks)
+    single = trained(FLOAT64, *options, "strategy=single").run
+    for name in ("train/loss", "val/loss"):
+        assert largest_difference(column(single, name), column(run, name)) <= ROUNDING
 
 
 def wait_until_it_saves(cluster: Cluster, number: str, run: Path) -> None:
@@ -79,9 +78,7 @@ def wait_until_it_saves(cluster: Cluster, number: str, run: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "tasks"), [("ddp", 1), ("fsdp", 1), ("fsdp", 2), ("pipeline", 1)]
-)
+@pytest.mark.parametrize(("strategy", "tasks"), [("fsdp", 1), ("fsdp", 2), ("pipeline", 1)])
 def test_srun_over_two_nodes(
     cluster: Cluster, folder: Path, trained: Cli, strategy: str, tasks: int
 ) -> None:
@@ -89,28 +86,30 @@ def test_srun_over_two_nodes(
     step = ("srun", "--label", "--nodes=2", f"--ntasks-per-node={tasks}")
     said = cluster.run(*step, *command, folder=folder)
     (run,) = runs_in(folder)
-    assert json.loads((run / "metrics.json").read_text())["world_size"] == 2 * tasks
-    assert has_the_curve_of_one_process(run, trained(FLOAT64, *SHORT, "strategy=single").run)
+    assert_equals_one_process(run, trained, 2 * tasks)
     # The first task shows the run.
     assert {line.partition(":")[0] for line in said.splitlines() if "Training fin" in line} == {"0"}
 
 
-def test_rank_0_is_on_the_first_node(cluster: Cluster, folder: Path) -> None:
+def test_a_shell_within_srun(cluster: Cluster, folder: Path, trained: Cli) -> None:
+    """No terminal: `bash -c` is the task's program; rank 0 is on the first node."""
     show = 'echo "$SLURM_NODEID $(hostname)"; '
-    python = f"exec python train.py {' '.join((*TINY, *SHORT))} strategy=ddp test=false"
+    python = f"python train.py {' '.join((*TINY, FLOAT64, *SHORT))} strategy=ddp"
     said = cluster.run("srun", "--label", "-N2", "bash", "-c", show + python, folder=folder)
     assert {"0: 0 node0", "1: 1 node1"} <= set(said.splitlines())
     (run,) = runs_in(folder)
     assert (run / ".holder").read_text().endswith(" on node0\n")
+    assert_equals_one_process(run, trained)
 
 
-def test_a_shell_within_srun(cluster: Cluster, folder: Path, trained: Cli) -> None:
-    """No terminal: `bash -c` is the task's program, and nobody types in it."""
-    python = f"python train.py {' '.join((*TINY, FLOAT64, *SHORT))} strategy=ddp"
-    cluster.run("srun", "--nodes=2", "bash", "-c", python, folder=folder)
+def test_torchrun_on_nodes_with_addresses_of_their_own(
+    cluster: Cluster, folder: Path, trained: Cli
+) -> None:
+    torchrun = ("python", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1")
+    torchrun += ("--rdzv-backend=c10d", "--rdzv-endpoint=node0:29500", "train.py")
+    cluster.run("srun", "-N2", *torchrun, *TINY, FLOAT64, *SHORT, "strategy=ddp", folder=folder)
     (run,) = runs_in(folder)
-    assert json.loads((run / "metrics.json").read_text())["world_size"] == 2
-    assert has_the_curve_of_one_process(run, trained(FLOAT64, *SHORT, "strategy=single").run)
+    assert_equals_one_process(run, trained)
 
 
 def test_a_job_that_is_requeued_goes_on(
@@ -122,17 +121,14 @@ def test_a_job_that_is_requeued_goes_on(
     wait_until_it_saves(cluster, number, run)
     cluster.run("scancel", "--signal=USR2", number, folder=folder)
     cluster.wait(number, "PENDING", "COMPLETING", "REQUEUED")
-    print(cluster.run("squeue", "--long", folder=folder))
     cluster.wait(number, "PENDING", "RUNNING", "COMPLETED")
     record = cluster.wait(number, "COMPLETED", "FAILED", "CANCELLED")
-    print(cluster.run("scontrol", "show", "job", number, folder=folder))
     said = (folder / f"slurm-{number}.out").read_text()
-    print(said)
     assert (record["JobState"], record["Restarts"], record["NumNodes"]) == ("COMPLETED", "1", "2")
     assert "stopped by SIGUSR2 after step " in said
     assert f"resume: continuing {run} from last.ckpt" in said
     assert runs_in(folder) == [run]
-    assert has_the_curve_of_one_process(run, trained(FLOAT64, *LONG, "strategy=single").run)
+    assert_equals_one_process(run, trained, options=LONG)
 
 
 def test_a_cancelled_job_saves(cluster: Cluster, folder: Path, submit: Submit) -> None:
@@ -146,7 +142,6 @@ def test_a_cancelled_job_saves(cluster: Cluster, folder: Path, submit: Submit) -
         assert time.monotonic() < deadline, cluster.logs()
         time.sleep(0.2)
     said = (folder / f"slurm-{number}.out").read_text()
-    print(cluster.run("scontrol", "show", "job", number, folder=folder), said)
     assert record["Restarts"] == "0"
     assert json.loads((run / "metrics.json").read_text())["status"] == "interrupted"
     assert "stopped by SIGTERM after step " in said
@@ -164,9 +159,8 @@ def test_jobs_of_a_sweep_one_of_which_is_requeued(
     words += ("strategy=single,ddp", "sweep.parallel=3")
     cluster.run("python", "train.py", *words, folder=folder)
     runs = runs_in(folder)
-    single = trained(FLOAT64, *SHORT, "strategy=single").run
-    assert len(runs) == 2
-    assert all(has_the_curve_of_one_process(run, single) for run in runs)
+    for run, ranks in zip(runs, (1, 2), strict=True):
+        assert_equals_one_process(run, trained, ranks)
     (script,) = runs[0].parent.rglob("*submission.sh")
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", script.read_text(), re.MULTILINE))
     expected = {"array": "0-1%2", "partition": "long", "time": "60", "cpus-per-task": "4"}
@@ -174,5 +168,4 @@ def test_jobs_of_a_sweep_one_of_which_is_requeued(
     assert {name: options[name] for name in expected} == expected
     assert "gpus-per-node" not in options
     shown = cluster.run("scontrol", "--oneliner", "show", "job", folder=folder)
-    print("\n".join(line for line in shown.splitlines() if "Restarts=1" in line))
     assert any("Restarts=1" in line and "ArrayTaskId=1" in line for line in shown.splitlines())
