@@ -843,11 +843,6 @@ OF_STAGES = {
         stages.SumsUpInPlace, rejected("on_before_optimizer_step (stages.py:")
     ),
     "a state that is loaded again": staged(stages.GoesBack),
-    "a parameter without a dimension": network(
-        others.Tempered,
-        **cells("pipeline x shard", rejected("has no dimension to shard, which pipeline and")),
-        under=("pipeline x shard",),
-    ),
 }
 SECTIONS = {
     "Data": OF_DATA,

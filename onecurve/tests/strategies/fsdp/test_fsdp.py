@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.fsdp.sharding import check_methods, check_wrap, find_units
+from onecurve.strategies.unsupported import reject_scalars
 
 
 class Convolution(nn.Module):
@@ -108,3 +109,11 @@ def test_unknown_units_and_methods_are_rejected() -> None:
     check_methods(Task(), ["forward"])
     with pytest.raises(UserError, match=r"forward_methods=\['encode'\]: no module of Task has"):
         check_methods(Task(), ["encode"])
+
+
+def test_a_parameter_without_a_dimension_is_rejected_in_a_pipeline() -> None:
+    """`fsdp` and `tensor` train it: see tests/parity."""
+    scaled = nn.Linear(2, 2)
+    scaled.temperature = nn.Parameter(torch.ones(()))
+    with pytest.raises(UserError, match="strategy=mesh: parameter temperature has no dimension"):
+        reject_scalars(scaled, "mesh")
