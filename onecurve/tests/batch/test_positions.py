@@ -1,17 +1,20 @@
 """Wherever a checkpoint is written, the run that resumes from it is the rest of one run."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import pytest
 import torch
+import warm_ranks
 from conftest import one_of_a_kind
 from lightning.pytorch.callbacks import EarlyStopping
 from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
+from zoo import data
 
 import onecurve
 
@@ -48,10 +51,10 @@ class Events(L.LightningModule):
 
 
 class Notes(Saves):
-    """Saves in a hook of epoch 1, and notes how much had happened."""
+    """Saves in a hook of an epoch, and notes how much had happened."""
 
-    def __init__(self, file: Path, hook: str, batch: int | None = None) -> None:
-        super().__init__(file, hook, 1, batch)
+    def __init__(self, file: Path, hook: str, batch: int | None = None, epoch: int = 1) -> None:
+        super().__init__(file, hook, epoch, batch)
 
     def save(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
         happened = len(trainer.lightning_module.seen)  # type: ignore[arg-type]
@@ -60,25 +63,27 @@ class Notes(Saves):
             self.happened = happened
 
 
-Strategy = Callable[[], Any]
+def rows() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.arange(2.0 * BATCHES)), 2, shuffle=True)
 
 
 def fitted(
     resume: Path | None = None,
     *callbacks: L.Callback,
-    strategy: Strategy = onecurve.Single,
+    strategy: Callable[[], Any] = onecurve.Single,
+    devices: int = 1,
+    task: type[Events] = Events,
+    loader: Callable[[], Any] = rows,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
-    rows = TensorDataset(torch.arange(2.0 * BATCHES))
-    loader = options.pop("loader", None) or DataLoader(rows, 2, shuffle=True)
-    torch.manual_seed(1)
     options = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **options}
     stops = EarlyStopping("loss", patience=99, strict=False)
-    trainer = quiet_trainer(strategy(), callbacks=[stops, *callbacks], **options)
+    trainer = quiet_trainer(strategy(), devices, callbacks=[stops, *callbacks], **options)
     val = DataLoader(TensorDataset(torch.arange(4.0)), 2)
-    task = Events()
-    trainer.fit(task, loader, val, ckpt_path=resume)
-    return [*task.seen, ("waited", stops.wait_count)]
+    torch.manual_seed(1)
+    one, train = task(), loader()
+    trainer.fit(one, train, val, ckpt_path=resume)
+    return [*one.seen, ("waited", stops.wait_count)]
 
 
 def trained(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -159,16 +164,33 @@ def test_a_run_that_was_stopped_trains_on_as_one_that_was_not(
 
 
 @pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])
-def test_plain_lightning_counts_on(where: str, tmp_path: Path) -> None:
+def test_files_are_those_of_plain_lightning(where: str, tmp_path: Path) -> None:
     """It validates first where that was due, and has as many steps, if not the same samples."""
-    saves, options = Notes(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
-    whole = fitted(None, saves, **options)
-    rest = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]
-    assert [each[:4] for each in rest] == [each[:4] for each in whole[saves.happened : -1]]
+    plain = partial(fitted, strategy=lambda: "auto", **OPTIONS["inside"])
+    ours = partial(fitted, **OPTIONS["inside"])
+    saves = Notes(tmp_path / "ours.ckpt", *HOOKS[where])
+    whole = ours(None, saves)
+    assert without_samples(plain(saves.file)) == without_samples(whole[saves.happened :])
+    of_plain = Notes(tmp_path / "plain.ckpt", *HOOKS[where])
+    plain(None, of_plain)
+    assert "resume" not in torch.load(of_plain.file, weights_only=True)
+    assert without_samples(ours(of_plain.file)) == without_samples(plain(of_plain.file))
+
+
+def without_samples(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [event[:4] for event in events[:-1]]
+
+
+class Two(Events):
+    """Of two loaders; its steps draw."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        torch.rand(())
+        return super().training_step([torch.cat([batch["a"][0], batch["b"][0]])], batch_idx)
 
 
 class ByEpoch(Sampler[int]):
-    """Begins with the sample of the epoch's number."""
+    """Begins with the sample of the epoch's number, in processes that read."""
 
     epoch = 0
 
@@ -182,77 +204,114 @@ class ByEpoch(Sampler[int]):
         return iter([(self.epoch + number) % 8 for number in range(8)])
 
 
-def test_a_sampler_that_is_told_the_epoch_is_told_before_workers_read(tmp_path: Path) -> None:
-    rows = TensorDataset(torch.arange(8.0))
-    options = {"sampler": ByEpoch(), "num_workers": 1, "batch_size": 8}
-    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
-    fitted(None, saves, loader=DataLoader(rows, **options))  # type: ignore[arg-type]
-    rest = fitted(saves.file, loader=DataLoader(rows, **options))  # type: ignore[arg-type]
-    assert [each[4][0] for each in trained(rest)] == [2, 3]
-
-
-def test_loaders_that_are_reloaded_may_draw_otherwise_as_a_line_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options: Any = {"reload_dataloaders_every_n_epochs": 1}
-    options["loader"] = DataLoader(TensorDataset(torch.arange(4.0)), 2)
-    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
-    whole = trained(fitted(None, saves, **options))
-    assert "resume: " not in capsys.readouterr().out
-    assert trained(fitted(saves.file, **options)) == whole[4:]
-    said = capsys.readouterr().out
-    assert said.count("resume: trainer.reload_dataloaders_every_n_epochs=1: the loaders are ") == 1
+def of_torchdata(workers: int) -> Any:
+    loader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    return loader(data.StatefulEpochs(), 4, num_workers=workers)
 
 
 def own_generators() -> dict[str, DataLoader[Any]]:
-    rows = TensorDataset(torch.arange(2.0 * BATCHES))
+    samples = TensorDataset(torch.arange(2.0 * BATCHES))
     return {
-        name: DataLoader(rows, 2, shuffle=True, generator=torch.Generator().manual_seed(seed))
+        name: DataLoader(samples, 2, shuffle=True, generator=torch.Generator().manual_seed(seed))
         for name, seed in (("a", 1), ("b", 2))
     }
 
 
 def of_two_lengths() -> dict[str, DataLoader[Any]]:
-    return {
-        name: DataLoader(TensorDataset(torch.arange(2.0 * batches)), 2, shuffle=True)
-        for name, batches in (("a", BATCHES), ("b", 2))
-    }
+    """The shorter one starts again in an order that follows on what steps have drawn."""
+    samples = TensorDataset(torch.arange(4.0))
+    return {"a": rows(), "b": DataLoader(samples, 2, shuffle=True)}
 
 
-@pytest.mark.parametrize("made", [own_generators, of_two_lengths])
-@pytest.mark.parametrize("step", [2, 3])
-def test_several_loaders_resume_in_the_first_epoch(
-    made: Callable[[], Any], step: int, tmp_path: Path
+class Batches(list[Any]):
+    """Batches as they come."""
+
+
+class Resumed(NamedTuple):
+    """Data with which a run resumes inside an epoch: after which batch, and what is said."""
+
+    loader: Callable[[], Any]
+    task: type[Events] = Events
+    epoch: int = 0
+    batch: int = 1
+    said: str = ""
+
+
+WORKERS_STAY = partial(
+    DataLoader, data.pairs(), 4, shuffle=True, num_workers=1, persistent_workers=True
+)
+READ_AGAIN = "resume: {} cannot restore its position; 2 batches are read again and dropped"
+# Others resume in the table of tests/parity, in their second epoch.
+DATA = {
+    "torchdata": Resumed(partial(of_torchdata, 0)),
+    "torchdata with workers": Resumed(partial(of_torchdata, 2)),
+    # They draw no seed for an epoch that is not their first one.
+    "workers that stay": Resumed(WORKERS_STAY, epoch=1),
+    "workers that stay, at the end": Resumed(WORKERS_STAY, epoch=1, batch=-1),
+    "a stream": Resumed(data.stream, said="Stream"),
+    "a stream with workers": Resumed(
+        lambda: DataLoader(data.Stream(), 4, num_workers=2), said="Stream"
+    ),
+    "batches": Resumed(lambda: Batches(data.plain()), said="Batches"),
+    "a sampler that is told the epoch before workers read": Resumed(
+        lambda: DataLoader(range(8), 8, sampler=ByEpoch(), num_workers=1),
+        batch=0,  # type: ignore[arg-type]
+    ),
+    "generators of their own": Resumed(own_generators, Two),
+    "generators of their own, later": Resumed(own_generators, Two, batch=2),
+    "two lengths": Resumed(of_two_lengths, Two),
+    "two lengths, later": Resumed(of_two_lengths, Two, batch=2),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_a_run_resumes_inside_an_epoch_with_any_data(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A shorter one starts again in an order that follows on what steps have drawn."""
-
-    class Two(Events):
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            torch.rand(())
-            rows = torch.cat([batch["a"][0], batch["b"][0]])
-            return super().training_step([rows], batch_idx)
-
-    class Saved(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == step:
-                trainer.save_checkpoint(tmp_path / "first.ckpt")
-
-    def fit(resume: Path | None, *callbacks: L.Callback) -> list[Any]:
-        task, options = Two(), {"max_epochs": 2, "limit_val_batches": 0}
-        trainer = quiet_trainer(onecurve.Single(), callbacks=list(callbacks), **options)
-        trainer.fit(task, made(), ckpt_path=resume)
-        return task.seen
-
-    whole = fit(None, Saved())
-    assert fit(tmp_path / "first.ckpt") == whole[step + 1 :]
+    row = DATA[name]
+    saves = Notes(tmp_path / "one.ckpt", "on_train_batch_end", row.batch, row.epoch)
+    fit = partial(fitted, loader=row.loader, task=row.task, max_epochs=3)
+    whole = fit(None, saves)
+    capsys.readouterr()
+    assert fit(saves.file) == whole[saves.happened :]
+    said = capsys.readouterr().out
+    assert said.count("read again") == said.count(READ_AGAIN.format(row.said)) == bool(row.said)
 
 
-@pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])
-def test_a_file_of_plain_lightning_goes_on(where: str, tmp_path: Path) -> None:
-    """As under plain Lightning, which does not save the order of the samples."""
-    saves, options = Notes(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
-    fitted(None, saves, strategy=lambda: "auto", **options)
-    assert "resume" not in torch.load(saves.file, weights_only=True)
-    plain = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]
-    ours = fitted(saves.file, **options)[:-1]
-    assert [each[:4] for each in ours] == [each[:4] for each in plain]
+def streams_by_ranks(file: Path) -> list[Any]:
+    """What two ranks train on: a whole run, the rest of that of one process, and of their own."""
+    made = partial(fitted, strategy=onecurve.DDP, devices=2, loader=data.stream, max_epochs=2)
+    of_one = trained(made(file))
+    saves = Notes(file, "on_train_batch_end", 1, 0)
+    return [trained(made(None, saves)), of_one, trained(made(file))]
+
+
+def test_ranks_read_a_stream_again(tmp_path: Path) -> None:
+    file, single = tmp_path / "one.ckpt", partial(fitted, loader=data.stream, max_epochs=2)
+    whole = trained(single(None, Notes(file, "on_train_batch_end", 1, 0)))
+    of_ranks, *rests = warm_ranks.run(streams_by_ranks, file)
+    for rest in rests:
+        assert rest == of_ranks[2:]
+    assert trained(single(file)) == whole[2:]
+
+
+def test_other_loaders_are_rejected_inside_an_epoch(tmp_path: Path) -> None:
+    file = tmp_path / "one.ckpt"
+    fitted(None, Notes(file, "on_train_batch_end", 1))
+    with pytest.raises(onecurve.UserError, match=r"with 1 training loaders, and there are 2; give"):
+        fitted(file, loader=of_two_lengths, task=Two)
+    with pytest.raises(onecurve.UserError, match=r"after \d+ samples in \d+ batches, which"):
+        fitted(file, loader=lambda: DataLoader(rows().dataset, 3, shuffle=True))
+
+
+def test_loaders_that_are_reloaded_may_draw_otherwise_as_a_line_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(4.0)), 2)
+    fit = partial(fitted, loader=lambda: loader, reload_dataloaders_every_n_epochs=1)
+    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
+    whole = trained(fit(None, saves))
+    assert "resume: " not in capsys.readouterr().out
+    assert trained(fit(saves.file)) == whole[4:]
+    said = capsys.readouterr().out
+    assert said.count("resume: trainer.reload_dataloaders_every_n_epochs=1: the loaders are ") == 1

@@ -14,6 +14,7 @@ import others
 import sharded_networks
 import stages
 from conftest import PASSED_ON, ZBV
+from gpu_check.tasks import small_tokens, small_transformer
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from several_fits import data as small_data
@@ -752,6 +753,17 @@ OF_SEQUENCES = {
         under=("context",),
     ),
     "a `forward` that takes and returns trees": other(attentions.OfATree, under=("context",)),
+    "a transformer, another axis as well": other(
+        small_transformer,
+        data=small_tokens,
+        settings={
+            "replicate x shard": {"context": 2, "shard": 1},
+            "shard x tensor": {"context": 2, "tensor": 1},
+            "pipeline x shard": {"context": 2, "shard": 1},
+            "pipeline x tensor": {"context": 2, "pipeline": 1},
+        },
+        under=(*MESHES, "pipeline x tensor"),
+    ),
 }
 OF_STAGES = {
     "two calls of a network in a step": staged(

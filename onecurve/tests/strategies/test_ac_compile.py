@@ -86,8 +86,10 @@ def test_layers_are_recomputed_with_the_same_dropout_masks() -> None:
             assert size < everything / 4
 
 
-def test_the_former_value_true_means_full(train: Cli) -> None:
-    train("strategy=single", "strategy.activation_checkpointing=true", "trainer.max_steps=1")
+def test_the_former_value_true_means_full_and_a_profiler_reports(train: Cli) -> None:
+    recomputes = "strategy.activation_checkpointing=true"
+    run = train(recomputes, "trainer.max_steps=1", "trainer.profiler=simple", "test=false").run
+    assert "Profiler Report" in (run / "logs/rank_0.log").read_text()
 
 
 COMPILED = [("single", "whole"), ("fsdp", "layer"), ("pipeline", "layer")]

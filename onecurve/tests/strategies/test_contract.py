@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-from conftest import ROUNDING, Shared, largest_difference
+from conftest import ROUNDING, largest_difference
 from lightning.pytorch import LightningModule
 from several_fits import STRATEGIES, Case, alone, fits_in_ranks
 
@@ -44,29 +43,24 @@ def logging(step: Any) -> Any:
     return training_step
 
 
-def cases(strategy: Callable[[], Any]) -> dict[Any, Case]:
-    return {number: (partial(task, number), strategy(), {}) for number in range(len(EXAMPLES))}
-
-
-@pytest.fixture(scope="module")
-def outcomes(shared: Shared) -> Any:
-    every = {
-        (name, number): case
-        for name, strategy in STRATEGIES.items()
-        for number, case in cases(strategy).items()
+def cases(**strategies: Callable[[], Any]) -> dict[Any, Case]:
+    numbers = range(len(EXAMPLES))
+    return {
+        (name, number): (partial(task, number), strategy(), {})
+        for name, strategy in strategies.items()
+        for number in numbers
     }
-    return shared("contract", partial(fits_in_ranks, every))
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=[each[:40] for each in SENTENCES])
-def test_an_example_has_the_curve_of_one_process(number: int, outcomes: Any) -> None:
-    single = alone({number: cases(onecurve.Single)[number]})[number]
-    for name in STRATEGIES:
-        found = outcomes[name, number]
-        assert not isinstance(found, str), found
-        assert found.keys() == single.keys()
-        for logged, curve in single.items():
-            assert largest_difference(found[logged], curve) <= ROUNDING, (name, logged)
+def test_every_example_has_the_curve_of_one_process() -> None:
+    single = alone(cases(single=onecurve.Single))
+    for (name, number), found in fits_in_ranks(cases(**STRATEGIES)).items():
+        assert not isinstance(found, str), (SENTENCES[number], found)
+        expected = single["single", number]
+        assert found.keys() == expected.keys()
+        for logged, curve in expected.items():
+            where = SENTENCES[number], name, logged
+            assert largest_difference(found[logged], curve) <= ROUNDING, where
 
 
 def test_every_sentence_has_an_example_and_every_method_a_line() -> None:

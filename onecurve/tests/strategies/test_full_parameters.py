@@ -9,20 +9,14 @@ import torch
 import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import LightningModule
-from others import Samples, Stranger, loaders
-from several_fits import LIGHTNING, STRATEGIES, quiet_trainer
+from others import Samples, Stranger
+from several_fits import LIGHTNING, STRATEGIES, Case, fits_in_ranks, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError, user_error_behind
 from onecurve.machine import unchanged_environment
-
-
-def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
-    short = {"max_epochs": 2, "num_sanity_val_steps": 0, "limit_train_batches": 2}
-    trainer = quiet_trainer(strategy, devices=2, precision="64-true", **short)
-    trainer.fit(task(), DataLoader(Samples(), 8), loaders()[1])
 
 
 class OfRows(Stranger):
@@ -90,24 +84,17 @@ CHANGES = [
 ]
 
 
-def fits_that_change_rows(strategy: str) -> list[str]:
-    """The lines that reject changes of rows of a sharded weight."""
-    found = []
-    for change in CHANGES:
-        try:
-            fit(partial(OfRows, change), STRATEGIES[strategy]())
-            found.append("it was trained")
-        except Exception as error:
-            found.append(str(user_error_behind(error)))
-    return found
-
-
-@pytest.mark.parametrize("strategy", ["fsdp", "tensor"])
-def test_rows_of_what_is_sharded_are_changed_in_the_context_alone(strategy: str) -> None:
-    lines = warm_ranks.run(fits_that_change_rows, strategy)
-    trained = [change for change, line in zip(CHANGES, lines, strict=True) if "trained" in line]
+def test_rows_of_what_is_sharded_are_changed_in_the_context_alone() -> None:
+    options = {"data": partial(DataLoader, Samples(), 8), "limit_train_batches": 2}
+    cases: dict[Any, Case] = {
+        (name, change): (partial(OfRows, change), STRATEGIES[name](), options)
+        for name in ("fsdp", "tensor")
+        for change in CHANGES
+    }
+    lines = fits_in_ranks(cases)
+    trained = [name for name, line in lines.items() if not isinstance(line, str)]
     assert trained == []
-    for line in lines:
+    for line in lines.values():
         assert "full_parameters(self)" in line
         assert "\n" not in line
 

@@ -3,7 +3,7 @@
 import copy
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,17 +72,34 @@ def drawn() -> tuple[float, ...]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def all_of_a_fit(single: bool, **options: Any) -> Any:
-    net, one = Net(), trainer(single, gradient_clip_val=0.5)
+class OwnClipping(Precision):
+    calls = 0
+
+    def clip_grad_by_norm(self, optimizer: Any, clip_val: Any) -> None:
+        type(self).calls += 1
+        super().clip_grad_by_norm(optimizer, clip_val)
+
+
+def all_of_a_run(single: bool, **options: Any) -> Any:
+    """A fit with clipping by a plugin, a test, predictions with their indices, and a longer fit."""
+    OwnClipping.calls = 0
+    net, writer = Net(), Written()
+    one = trainer(single, gradient_clip_val=0.5, plugins=[OwnClipping()], callbacks=[writer])
     one.fit(net, loader(**options), loader(shuffle=False))
-    weights = [parameter.tolist() for parameter in net.parameters()]
     metrics = {name: value.item() for name, value in one.callback_metrics.items()}
     tested = one.test(net, loader(shuffle=False), verbose=False)
-    return net.seen, weights, metrics, tested, drawn()
+    predicted = one.predict(net, DataLoader(TensorDataset(rows()), 5))
+    assert writer.seen[-2][0] == [20, 21]
+    one.fit_loop.max_epochs = 5
+    one.fit(net, loader(**options))
+    weights = [parameter.tolist() for parameter in net.parameters()]
+    left = sorted(vars(net)), type(copy.deepcopy(net)).__name__
+    counts = one.current_epoch, one.global_step, OwnClipping.calls
+    return net.seen, weights, metrics, tested, predicted, writer.seen, left, counts, drawn()
 
 
 def processes(single: bool) -> Any:
-    return all_of_a_fit(single, num_workers=1)
+    return all_of_a_run(single, num_workers=1)
 
 
 def several_networks(single: bool) -> Any:
@@ -123,21 +140,6 @@ def attributes_of_the_loader(single: bool) -> Any:
     return look.found, net.seen
 
 
-def the_same_trainer_again(single: bool) -> Any:
-    net, one = Net(), trainer(single, max_epochs=1)
-    one.fit(net, loader())
-    one.fit_loop.max_epochs = 3
-    one.fit(net, loader())
-    return one.current_epoch, one.global_step, net.seen, drawn()
-
-
-def indices_of_predictions(single: bool) -> Any:
-    writer = Written()
-    found = trainer(single, callbacks=[writer]).predict(Net(), DataLoader(TensorDataset(rows()), 5))
-    assert writer.seen[-2][0] == [20, 21]
-    return found, writer.seen
-
-
 def empty_sets(single: bool) -> Any:
     nothing = DataLoader(TensorDataset(rows(0)), 4)
     one = trainer(single)
@@ -145,65 +147,38 @@ def empty_sets(single: bool) -> Any:
     return one.global_step, one.test(Net(), nothing, verbose=False)
 
 
-class OwnClipping(Precision):
-    calls = 0
+class Looks(EMAWeightAveraging):
+    """Copies the weights before Lightning converts them."""
 
-    def clip_grad_by_norm(self, optimizer: Any, clip_val: Any) -> None:
-        type(self).calls += 1
-        super().clip_grad_by_norm(optimizer, clip_val)
-
-
-def clipping_of_a_plugin(single: bool) -> Any:
-    OwnClipping.calls = 0
-    trainer(single, gradient_clip_val=0.1, plugins=[OwnClipping()]).fit(Net(), loader())
-    return OwnClipping.calls
+    def on_train_end(self, *_: Any) -> None:
+        assert self._average_model is not None
+        self.types = {each.dtype for each in self._average_model.parameters()}
 
 
-def what_is_left_on_the_module(single: bool) -> Any:
-    net = Net()
-    trainer(single).fit(net, loader())
-    return sorted(vars(net)), type(copy.deepcopy(net)).__name__
+def an_average_in_bfloat16(single: bool) -> Any:
+    looks = Looks()
+    ones = DataLoader(TensorDataset(*(torch.ones(8, n).bfloat16() for n in (6, 2))))
+    trainer(single, max_steps=2, precision="bf16-true", callbacks=[looks]).fit(Small(), ones)
+    assert looks.types == {torch.float32}
+    return looks.types
 
 
-@pytest.fixture
-def _no_seed_in_the_environment() -> Iterator[None]:
-    with unchanged_environment(LIGHTNING):
-        yield
-
-
-@pytest.mark.usefixtures("_no_seed_in_the_environment")
 @pytest.mark.parametrize(
     "run",
     [
-        all_of_a_fit,
+        all_of_a_run,
         processes,
         several_networks,
         several_networks_without_a_seed,
         attributes_of_the_loader,
-        the_same_trainer_again,
-        indices_of_predictions,
         empty_sets,
-        clipping_of_a_plugin,
-        what_is_left_on_the_module,
+        an_average_in_bfloat16,
     ],
 )
 def test_single_is_a_plain_trainer(run: Callable[[bool], Any]) -> None:
     outcomes = []
     for single in (False, True):
-        seed_everything(1, verbose=False)
-        outcomes.append(run(single))
+        with unchanged_environment(LIGHTNING):
+            seed_everything(1, verbose=False)
+            outcomes.append(run(single))
     assert outcomes[0] == outcomes[1]
-
-
-def test_the_average_of_weights_in_bfloat16_is_in_float32() -> None:
-    """A callback copies the weights before Lightning converts them."""
-
-    class Looks(EMAWeightAveraging):
-        def on_train_end(self, *_: Any) -> None:
-            assert self._average_model is not None
-            self.types = {each.dtype for each in self._average_model.parameters()}
-
-    looks = Looks()
-    ours = quiet_trainer(onecurve.Single(), max_steps=2, precision="bf16-true", callbacks=[looks])
-    ours.fit(Small(), DataLoader(TensorDataset(*(torch.ones(8, n).bfloat16() for n in (6, 2)))))
-    assert looks.types == {torch.float32}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -67,7 +67,6 @@ class Digits(LightningDataModule):
         num_classes: Annotated[int, Field(ge=2)],
         channels: Count,
         image_size: Count,
-        resize: Literal["pad", "stretch"],
         batch_size: Count,
         num_workers: Annotated[int, Field(ge=0)],
         mean: Sequence[float],
@@ -79,8 +78,6 @@ class Digits(LightningDataModule):
         split_seed: int,
     ) -> None:
         super().__init__()
-        if channels != 1:
-            raise UserError(f"data.channels={channels}: these images have 1; use data.channels=1")
         if num_classes < 10:
             raise UserError("data.class_names: names too few, the labels go up to 9")
         self.class_names = [str(name) for name in class_names]
@@ -91,10 +88,6 @@ class Digits(LightningDataModule):
         self.augment = [transform for transform in augment.values() if transform is not None]
         self.samples, self.split_seed = samples, split_seed
         self.sizes = [samples - val_size - test_size, val_size, test_size]
-        if min(self.sizes) < 1:
-            raise UserError(
-                f"data: {samples} samples cannot be split into a training part and more"
-            )
 
     def setup(self, stage: str) -> None:
         spec = find_spec("sklearn")
@@ -122,8 +115,7 @@ class Digits(LightningDataModule):
     def test_dataloader(self) -> DataLoader[Batch]:
         return self._loader(2)
 
-    def predict_dataloader(self) -> DataLoader[Batch]:
-        return self._loader(2)
+    predict_dataloader = test_dataloader
 
     def _loader(self, part: int, shuffle: bool = False) -> DataLoader[Batch]:
         return DataLoader(

@@ -1,20 +1,17 @@
-"""strategy=fsdp: the results do not depend on what is sharded, and how."""
+"""strategy=fsdp: which modules it shards one by one, and what a run of half precision saves."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Cli, column, largest_difference, one_of_a_kind
-from lightning.pytorch import Callback, LightningModule, Trainer
-from several_fits import Case, Small, alone, fits_in_ranks
+from conftest import Cli, column
+from lightning.pytorch import LightningModule
 from small.task import Batch, Classification
 from torch import Tensor, nn
-from torch.distributed.tensor.debug import CommDebugMode
 
 import onecurve
 from onecurve.errors import UserError
+from onecurve.strategies.fsdp.sharding import check_methods, check_wrap, find_units
 from onecurve.strategies.unsupported import reject_scalars
 
 
@@ -46,17 +43,6 @@ class Normalized(Classification):
 
 
 @pytest.mark.compares
-def test_mixed_precision_stays_near_single() -> None:
-    """Under `ddp` the curves differ as much: a bfloat16 has 8 bits, which is 0.004.
-
-    Under SGD and with a smooth activation: both keep a small error small, and AdamW does not.
-    """
-    cases: dict[Any, Case] = {"": (Small, onecurve.FSDP(), {"precision": "bf16-mixed"})}
-    curves = [logged[""]["train/loss"] for logged in (alone(cases), fits_in_ranks(cases))]
-    assert 0 < largest_difference(*curves) <= 0.01
-
-
-@pytest.mark.compares
 def test_batch_norm_keeps_float32_and_the_statistics_of_rank_0(train: Cli) -> None:
     """Also inside a layer with activation checkpointing."""
     run = train(
@@ -70,40 +56,64 @@ def test_batch_norm_keeps_float32_and_the_statistics_of_rank_0(train: Cli) -> No
     assert column(run, "train/loss")[-1] < 0.7 * column(run, "train/loss")[0]
 
 
+class Block(nn.Module):
+    """Attention and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.linear = nn.Linear(8, 8)
+
+
+class Task(LightningModule):
+    """Says nothing of the order of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(30, 8)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(8, 30, bias=False)
+        self.register_parameter("scale", nn.Parameter(torch.ones(1)))
+
+
+def test_wrap_selects_the_units() -> None:
+    task = Task()
+    first, second = task.blocks
+    parts = [task.embedding, first, second, task.head]
+    assert find_units(task, "layer") == parts
+    assert find_units(task, ["Linear"]) == [task.head, second.linear, first.linear]
+    assert find_units(task, ["Linear", "Block"])[1:] == [
+        second.linear, second, first.linear, first
+    ]  # fmt: skip
+
+
+def test_a_unit_holds_all_uses_of_a_tied_parameter_or_none() -> None:
+    task = Task()
+    first, second = task.blocks
+    task.head.weight = task.embedding.weight
+    first.linear.bias = first.attention.out_proj.bias
+    assert find_units(task, "layer") == [first, second]
+    assert find_units(task, ["Linear", "Block"]) == [second.linear, second, first]
+    # The same layer in two places.
+    second.linear = first.linear
+    assert find_units(task, "layer") == []
+
+
+def test_unknown_units_and_methods_are_rejected() -> None:
+    for wrap, words in (
+        ("layers", r"wrap='layers': must be layer or a list"),
+        (["Linear", "Conv2d"], r"wrap=\['Linear', 'Conv2d'\]: the task has no Conv2d"),
+    ):
+        with pytest.raises(UserError, match=f"{words}.*wrap='layer'"):
+            check_wrap(Task(), onecurve.FSDP(wrap=wrap).parallelisms[0].options.wrap)  # type: ignore[arg-type]
+    check_methods(Task(), ["forward"])
+    with pytest.raises(UserError, match=r"forward_methods=\['encode'\]: no module of Task has"):
+        check_methods(Task(), ["encode"])
+
+
 def test_a_parameter_without_a_dimension_is_rejected_in_a_pipeline() -> None:
     """`fsdp` and `tensor` train it: see tests/parity."""
     scaled = nn.Linear(2, 2)
     scaled.temperature = nn.Parameter(torch.ones(()))
     with pytest.raises(UserError, match="strategy=mesh: parameter temperature has no dimension"):
         reject_scalars(scaled, "mesh")
-
-
-class Counted(Callback):
-    """Writes down how often a step gathers parameters and reduces gradients."""
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
-        self.mode = CommDebugMode()
-        self.mode.__enter__()
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, number: int
-    ) -> None:
-        self.mode.__exit__(None, None, None)
-        counts = {str(kind): count for kind, count in self.mode.get_comm_counts().items()}
-        Path(f"sent-{trainer.global_rank}.json").write_text(json.dumps(counts))
-
-
-@pytest.mark.parametrize(
-    ("frees", "gathered"), one_of_a_kind([("true", 6), ("auto", 5)], kept=[("auto", 5)])
-)
-def test_the_head_is_gathered_once_a_step(train: Cli, frees: str, gathered: int) -> None:
-    """Three layers with parameters: each is gathered for the forward and for the backward pass."""
-    train(
-        "strategy=fsdp", f"strategy.reshard_after_forward={frees}", "trainer.max_steps=2",
-        "model.hidden=[16,16]", "+callbacks.counted._target_=test_fsdp.Counted", "test=false",
-    )  # fmt: skip
-    counts = json.loads(Path("sent-1.json").read_text())
-    assert counts["c10d._allgather_base_"] == gathered
-    assert counts["c10d._reduce_scatter_base_"] == 3
