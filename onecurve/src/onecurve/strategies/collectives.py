@@ -132,7 +132,9 @@ def own_gathers_checked(steps: "Steps") -> AbstractContextManager[None]:
     """Reject what a step gathers by PyTorch itself if it is not a row per sample, in a context."""
     gather_all = dist.all_gather
 
-    def all_gather(rows: Any, tensor: Tensor, group: Group = None, async_op: Any = False) -> Any:
+    def all_gather(
+        tensor_list: Any, tensor: Tensor, group: Group = None, async_op: bool = False
+    ) -> Any:
         if steps.is_running and group in (None, dist.group.WORLD):
             if steps.size < dist.get_world_size():  # which hold parts of one network
                 raise UserError(
@@ -141,6 +143,6 @@ def own_gathers_checked(steps: "Steps") -> AbstractContextManager[None]:
                     "sample of the global batch; or use strategy=ddp"
                 )
             reject_unlike("torch.distributed.all_gather", shapes_of_all(tensor, None))
-        return gather_all(rows, tensor, group, async_op)
+        return gather_all(tensor_list, tensor, group, async_op)
 
     return replaced(dist, "all_gather", all_gather)
