@@ -395,6 +395,16 @@ OF_OTHERS = {
         **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
         pipeline=rejected("reads, draws or compares a weight"),
     ),
+    "a batch that is read in on_train_start": other(others.PeeksAtABatch),
+    "a queue whose length depends on the number of ranks": other(
+        others.QueueOfRanks, **cells(RANKS, differs(result.LATE_WEIGHTS))
+    ),
+    "a layer that a callback adds in on_fit_start, and trains": other(
+        others.Stranger,
+        trainer={"callbacks": [others.TrainsAProbe()]},
+        **cells(("single", "fsdp", "tensor", "pipeline"), differs(result.LATE_PARTS)),
+        ddp=SOME_PARAMETERS,
+    ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
         others.Centred,
@@ -412,6 +422,11 @@ OF_OTHERS = {
     "`all_gather` of rows, with gradients": other(
         partial(others.Gathers, others.gathered),
         **cells(SHARES, rejected("all_gather: ranks pass tensors of different shapes")),
+    ),
+    "rows that a step gathers by torch.distributed": other(
+        partial(others.Gathers, others.gathered_by_pytorch),
+        **cells(SHARES, rejected("torch.distributed.all_gather: ranks pass tensors of different")),
+        **cells(("tensor", "pipeline"), rejected("gathers the same samples from several ranks")),
     ),
     "a metric object that is called and logged by step": other(
         others.LogsErrors, **cells(SHARES, differs(result.LOGGED))

@@ -384,6 +384,43 @@ class LateTeacher(Stranger):
         return F.mse_loss(self.model(batch["inputs"]), self.teacher(batch["labels"]))
 
 
+class QueueOfRanks(Stranger):
+    """Keeps a queue that is shorter the more ranks there are, as for a batch of each rank."""
+
+    def setup(self, stage: str) -> None:
+        self.register_buffer("queue", torch.zeros(8 // self.trainer.world_size, WIDTH).double())
+
+
+class PeeksAtABatch(Stranger):
+    """Reads a batch before the first step, also of a fit that resumes, to know how wide it is."""
+
+    def on_train_start(self) -> None:
+        batch = next(iter(self.trainer.train_dataloader))  # type: ignore[arg-type]
+        self.scale = 1 / batch["inputs"].shape[-1]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.scale * super().training_step(batch, batch_idx)
+
+
+class TrainsAProbe(Callback):
+    """Adds a layer to the task in on_fit_start, and trains it by itself."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        pl_module.probe = nn.Linear(WIDTH, WIDTH).double()
+        self.optimizer = torch.optim.SGD(pl_module.probe.parameters(), lr=0.1)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        with torch.no_grad():
+            features = pl_module.outputs(batch)
+        loss = F.mse_loss(pl_module.probe(features), batch["labels"])
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        pl_module.log("probe", loss.detach())
+
+
 class AdversariesOfPyTorch(Adversaries):
     """As code that comes from plain PyTorch: zeroes, freezes and bounds by the modules alone."""
 
@@ -488,6 +525,11 @@ def gathered(task: LightningModule, rows: Tensor) -> Any:
 
 def reduced(task: LightningModule, rows: Tensor) -> Any:
     return task.trainer.strategy.reduce(rows)
+
+
+def gathered_by_pytorch(task: LightningModule, rows: Tensor) -> None:
+    if dist.is_initialized():
+        dist.all_gather([torch.empty_like(rows) for _ in range(dist.get_world_size())], rows)
 
 
 class Gathers(Stranger):

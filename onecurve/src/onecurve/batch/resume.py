@@ -164,8 +164,9 @@ class TrainingEpochs:
     def _show(self) -> None:
         """Show one process the loaders that are its own; ranks see those that share batches."""
         combined = loaders_of(self.trainer.fit_loop)
-        if combined is not None and self.trainer.world_size == 1:
-            show_loaders(combined, [unwrapped(loader) for loader in combined.flattened])
+        if combined is not None:
+            kind = Proxy if self.trainer.world_size == 1 else Placeholder
+            show_loaders(combined, [unwrapped(loader, kind) for loader in combined.flattened])
 
     def loader(self, loader: Any) -> Any:
         """Prepare a training loader, whose iterator Lightning makes next.

@@ -32,9 +32,9 @@ class Proxy:
         return len(getattr(self, self._of))
 
 
-def unwrapped(loader: Any) -> Any:
-    """The user's own loader."""
-    while isinstance(loader, Proxy):
+def unwrapped(loader: Any, kind: type[Proxy] = Proxy) -> Any:
+    """The user's own loader; or what is wrapped by this kind of proxy, if it is."""
+    while isinstance(loader, kind):
         loader = getattr(loader, loader._of)
     return loader
 

@@ -59,6 +59,12 @@ PATCHES = {
         "DTensor that does these, or raises",
         "a fit or an evaluation",
     ),
+    "gathers": Patch(
+        ("torch.distributed.all_gather",),
+        "a task that gathers rows by itself gets those of some ranks twice, without a word",
+        "nothing: PyTorch does not know which ranks see the same samples",
+        "a fit or an evaluation",
+    ),
     "metrics": Patch(
         ("torchmetrics.metric.Metric.sync",),
         "metrics are summed over the ranks that see different samples, not over all",

@@ -106,10 +106,12 @@ def _of_weights(
 
 
 def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The norm of the difference of each tensor. Equal infinities, as in a mask, are equal."""
+    """The norm of each difference: infinite of two shapes, 0 of equal infinities, as in a mask."""
     norms = {}
     for key, tensor in plain.items():
         one, two = _real(tensor), _real(other[key])
+        if one.shape != two.shape:  # as of a queue whose length depends on the number of ranks
+            one, two = one.new_tensor(math.inf), one.new_zeros(())
         same = (one == two) | (one.isnan() & two.isnan())
         difference = (one - two).masked_fill(same, 0.0)
         norms[key] = difference.nan_to_num(math.inf, math.inf, math.inf).norm()
@@ -151,7 +153,8 @@ SEVEN_DIGITS = 1e-5
 """The largest relative difference of values computed in float32, or logged in it."""
 
 TO_DO = {
-    LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
+    LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already; a "
+    "queue or the like is as long for any number of ranks, which share the batch",
     SAMPLES: "shuffle=False shows whether it is their order; disable random numbers in the data "
     "set or in a hook of the batch (augmentation) for the comparison",
     RATES: "a rate depends on trainer.num_devices or the like, as where each device has a batch of "
@@ -189,7 +192,8 @@ TO_DO = {
     "of all, with self.trainer.strategy.all_samples(tensor), not by torch.distributed, which "
     "counts ranks with the same samples as well",
     PARTS: "change them in training_step, once for each batch, or use strategy=ddp",
-    RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
+    RESUME: "put what a step keeps for the next one into a buffer (persistent=True), or into "
+    "on_save_checkpoint, and let a sampler draw the order of an epoch anew, not from the last one",
     LATE_PARTS: "no Trainer, nor a plain one, resumes this task: when a checkpoint is loaded, what "
     "on_fit_start, on_train_start or a step makes is not there yet, and on_train_epoch_start is "
     "not called for the rest of an epoch; make it in __init__, setup or configure_model",

@@ -8,15 +8,20 @@ cannot write to.
 """
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
+from ..compat.patches import replaced
 from ..errors import UserError
 from ..torch_versions import installed
+
+if TYPE_CHECKING:
+    from .step import Steps
 
 Group = dist.ProcessGroup | None
 """Ranks; None stands for all."""
@@ -128,3 +133,23 @@ def gather_uneven(tensor: Tensor, group: Group) -> Tensor:
     missing = tensor.new_zeros(max(sizes) - len(tensor), *tensor.shape[1:])
     parts = gather(torch.cat([tensor, missing]), group).chunk(len(sizes))
     return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])
+
+
+def own_gathers_checked(steps: "Steps") -> AbstractContextManager[None]:
+    """Reject what a step gathers by PyTorch itself if it is not a row per sample, in a context."""
+    gather_all = dist.all_gather
+
+    def all_gather(
+        tensor_list: Any, tensor: Tensor, group: Group = None, async_op: bool = False
+    ) -> Any:
+        if steps.is_running and group in (None, dist.group.WORLD):
+            if steps.size < dist.get_world_size():  # which hold parts of one network
+                raise UserError(
+                    "torch.distributed.all_gather: in a step it gathers the same samples from "
+                    "several ranks; self.trainer.strategy.all_samples(tensor) gathers a row per "
+                    "sample of the global batch; or use strategy=ddp"
+                )
+            reject_unlike("torch.distributed.all_gather", shapes_of_all(tensor, None))
+        return gather_all(tensor_list, tensor, group, async_op)
+
+    return replaced(dist, "all_gather", all_gather)

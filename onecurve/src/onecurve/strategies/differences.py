@@ -44,8 +44,8 @@ class Drift:
         self._stepped: list[Optimizer] = []
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Report after the first step of each optimizer."""
-        if not any(optimizer is each for each in self._stepped):
+        """Report after the first two steps of each optimizer: hooks change weights in between."""
+        if sum(optimizer is each for each in self._stepped) < 2:
             self._stepped.append(optimizer)
             self.report()
 

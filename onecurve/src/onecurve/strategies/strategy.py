@@ -34,6 +34,7 @@ from .ac_compile import Compiled, apply_ac_and_compile, variants_kept
 from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
+from .collectives import own_gathers_checked
 from .differences import drift_of
 from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .mesh.ranks import laid_out, stream_of
@@ -168,8 +169,10 @@ class OneCurve(CallbackAPI):
 
     def _contexts(self, task: LightningModule) -> Iterator[AbstractContextManager[Any]]:
         """What is replaced and watched until the end of a fit or an evaluation."""
-        if self.ranks is not None and self.samples_group is not dist.group.WORLD:
-            yield syncing_over(self.samples_group)
+        if self.ranks is not None:
+            yield own_gathers_checked(self._steps)
+            if self.samples_group is not dist.group.WORLD:
+                yield syncing_over(self.samples_group)
         if self.parallelisms:
             yield clipping_over_ranks(task, self.parts_group, self.counted)
         if is_exact(self._layer_sync, self.sizes):

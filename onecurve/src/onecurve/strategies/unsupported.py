@@ -296,7 +296,8 @@ class Outputs:
         if task.trainer.world_size > 1:
             raise UserError(
                 f"strategy={strategy}: training_step of {_name(task)} returned None, which skips a "
-                "batch in one process alone; return the loss times 0, or use strategy=single"
+                "batch in one process alone; return the loss times 0, set automatic_optimization = "
+                "False if the step calls its optimizer itself, or use strategy=single"
             )
         self._reported_none = True
         say(

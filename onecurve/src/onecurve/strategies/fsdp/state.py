@@ -162,7 +162,7 @@ class KeptChanges:
         if self._gathered:
             return
         for name, parameter in self._unit.named_parameters():
-            shard = self._shards[name]
+            shard = self._shards.get(name)  # None of a part that a callback adds, which stays full
             if isinstance(shard, DTensor) and not isinstance(parameter, DTensor):
                 self._gathered.append((shard, Gathered.of(parameter)))
 
