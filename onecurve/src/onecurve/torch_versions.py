@@ -21,11 +21,9 @@ class Needs(NamedTuple):
 
 TABLE = {
     # Of what is added to a micro-batch of one sample, such as positions (1, T, width).
-    "strategy.schedule=interleaved_zero_bubble": Needs(
-        (2, 13), "gets gradients of some weights wrong in this schedule", "1f1b"
-    ),
-    "strategy.schedule=zbv": Needs(
-        (2, 13), "gets gradients of some weights wrong in this schedule", "1f1b"
+    **dict.fromkeys(
+        ("strategy.schedule=interleaved_zero_bubble", "strategy.schedule=zbv"),
+        Needs((2, 13), "gets gradients of some weights wrong in this schedule", "1f1b"),
     ),
     # The same message, or "PipeliningMetadataError", or token inputs cannot require gradients.
     "strategy=pipeline whose stages pass on what has no gradient": Needs(

@@ -115,7 +115,7 @@ class RankLoader(SharedLoader):
             if not self.keeps_workers:
                 # Draw the common seed as a plain loader does, then seed this rank's workers by
                 # its own.
-                draw_base_seed(loader)
+                iter(DataLoader(range(1), generator=loader.generator))  # type: ignore[arg-type]
             with self.stream.of_rank(Draws.WORKERS, self._epoch, self.number):
                 source.generator = torch.Generator().manual_seed(torch.initial_seed())
         if loader.persistent_workers:
@@ -231,11 +231,6 @@ class UnsharedLoader(TrackedLoader):
         return self._read_again(type(self.loader).__name__)
 
 
-def draw_base_seed(loader: DataLoader[Any]) -> None:
-    """Draw the number that a DataLoader draws when its iterator is made."""
-    iter(DataLoader(range(1), generator=loader.generator))  # type: ignore[arg-type]
-
-
 def is_ordinary(loader: Any) -> bool:
     """Whether a loader follows its samplers: PyTorch's, torchdata's, or a plain subclass."""
     kind = type(loader)
@@ -293,10 +288,6 @@ def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
         )
 
 
-def _are_several(num_replicas: int) -> bool:
-    return num_replicas > 1 or (dist.is_initialized() and dist.get_world_size() > 1)
-
-
 def shared_loader(
     loader: Any, rank: int, size: int, stream: RankStream, number: int, training: bool
 ) -> Any:
@@ -311,7 +302,7 @@ def shared_loader(
     if is_stream(loader):
         return StreamLoader(loader, rank=rank, num_replicas=size, training=training)
     reject_shared(loader, size)
-    if _are_several(size):
+    if dist.is_initialized() and dist.get_world_size() > 1:
         undistribute(loader)
     if not has_indices(loader):
         return UnsharedLoader(loader, training)

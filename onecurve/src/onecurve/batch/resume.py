@@ -252,7 +252,8 @@ class TrainingEpochs:
                 f"{len(places)} training loaders, and there are {len(loaders)}; "
                 f"give as many, {WAY_OUT}"
             )
-        if not places and any(map(_is_drawn, loaders)):
+        samplers = {type(getattr(loader, "sampler", None)) for loader in loaders}
+        if not places and samplers - {SequentialSampler}:
             self._say(
                 "the checkpoint does not hold the order of the epoch's samples; it is drawn again, "
                 "so this epoch may train on some samples twice"
@@ -336,7 +337,3 @@ class Placeholder(Proxy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Does nothing: `TrainingEpochs` restores the position."""
-
-
-def _is_drawn(loader: Any) -> bool:
-    return type(getattr(loader, "sampler", None)) is not SequentialSampler

@@ -78,7 +78,7 @@ class LocalFiles(TorchCheckpointIO):
     def has(self, path: str | Path) -> bool:
         """Whether `load_checkpoint` finds it on this node."""
         self.finish()
-        return _exists(path)
+        return bool(get_filesystem(path).exists(str(path)))
 
     def preload(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Hand over a file's contents, so that `load_checkpoint` does not read it again."""
@@ -155,10 +155,6 @@ class ShardedFolders(LocalFiles):
                 "name one, or use checkpoint.format=file"
             )
         write_shards(checkpoint, Path(path), self._group)
-
-
-def _exists(path: str | Path) -> bool:
-    return bool(get_filesystem(path).exists(str(path)))
 
 
 def _copied(tensor: Tensor) -> Tensor:

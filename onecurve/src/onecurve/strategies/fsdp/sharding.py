@@ -163,7 +163,7 @@ def steps_as_forward(module: LightningModule) -> Iterator[None]:
     changes = KeptChanges(module)
     with ExitStack() as stack:
         for name in (*STEPS, "_before_backward"):
-            method = getattr(module, name, _as_it_is)
+            method = getattr(module, name, lambda loss: loss)
             stack.enter_context(replaced(module, name, changes.of(method)))
             register_fsdp_forward_method(module, name)
             # By it Lightning reads which arguments a step takes.
@@ -182,10 +182,6 @@ def before_backward(module: LightningModule, loss: Tensor) -> Tensor:
     """Pass a loss through a wrapped method of the task, so that FSDP2 hooks its backward pass."""
     hooked: Tensor = vars(module)["_before_backward"](loss)
     return hooked
-
-
-def _as_it_is(value: Tensor) -> Tensor:
-    return value
 
 
 def reshard(module: nn.Module) -> None:
