@@ -22,7 +22,6 @@ from onecurve.planner.network import Network, Precision, Request
 from onecurve.strategies.layers import find_layers
 from onecurve.strategies.mesh.sizes import Sizes
 
-from . import where
 from .loops import LOOPS, OURS, SETTINGS, run
 from .tasks import Size, transformer
 
@@ -78,11 +77,12 @@ def changed(name: str, device: str, cache: str) -> dict[str, Any]:
 
 
 def profiled(device: str, cache: str) -> dict[str, Any]:
-    """Where the time of a step goes."""
-    profile = where.profiler(device)
-    facts, watched = run(OURS, SETTINGS["large"], device, cache, profile)
-    shares, kernels = where.shares(profile.events() or [], watched)
-    return {**facts, "shares": shares, "kernels": kernels}
+    """What of a step takes most: of the card's kernels, or of a CPU's operators."""
+    profile = torch.profiler.profile()  # of this process, and of the card
+    facts, _ = run(OURS, SETTINGS["large"], device, cache, profile)
+    names = profile.key_averages()
+    table = names.table(f"self_{device}_time_total", row_limit=30, max_name_column_width=80)
+    return {**facts, "table": table}
 
 
 def _seconds_of_ours(profile: cProfile.Profile) -> float:

@@ -80,9 +80,7 @@ def _side_by_side(network: str, measured: dict[str, Result], device: str) -> Ite
 def _profile(measured: dict[str, Result]) -> Iterator[str]:
     if profile := measured.get(PROFILE):
         yield "## Where a step's time goes"
-        rows = ((row, f"{share:.1%}") for row, share in profile["shares"].items())
-        yield _table(("", "share"), rows)
-        yield "Rows may overlap. gpu_check.json has the kernels that take most, with their rows."
+        yield f"```text\n{profile['table']}```"
     usual = measured.get(f"large {OURS}")
     changed = {name: measured[name] for name in CHANGES if name in measured}
     if changed:

@@ -105,9 +105,8 @@ def test_loops_are_measured_side_by_side(tmp_path: Path) -> None:
     ours = entries[f"large {OURS}"]
     assert ours["planned_bytes"] == pytest.approx(sum(ours["planned_bytes_of"].values()))
     assert entries[chunked]["final_loss"] == pytest.approx(ours["final_loss"], rel=1e-2)
-    shares = entries[PROFILE]["shares"]
-    assert sum(shares.values()) == pytest.approx(1, abs=0.1)
-    assert min(shares[row] for row in ("attention", "loss", "matrix products", "optimizer")) > 0
+    for operator in ("attention", "aten::mm", "AdamW.step"):
+        assert operator in entries[PROFILE]["table"]
     page = (tmp_path / "gpu_check.md").read_text()
     assert "which stands for a large one on a CPU" in page
     assert page.count(f"| {BARE} | ") == page.count(f"| {LIGHTNING} | ") == 2

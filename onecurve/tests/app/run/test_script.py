@@ -58,14 +58,12 @@ def write(scripts: Path) -> Write:
 
 
 @pytest.fixture
-def trained(write: Write, cli: Cli) -> Callable[..., Outcome]:
+def trained(write: Write, warm: Cli) -> Callable[..., Outcome]:
     """A run of these lines, which must succeed."""
 
-    def run(strategy: str, *lines: str, more: tuple[str, ...] = ()) -> Outcome:
+    def run(strategy: str, *lines: str) -> Outcome:
         write(*lines)
-        outcome = cli("train.py", *TINY, FLOAT64, *STRATEGIES[strategy], *more)
-        assert outcome.status == 0, outcome.err
-        return outcome
+        return warm("train.py", *TINY, FLOAT64, *STRATEGIES[strategy])
 
     return run
 
@@ -169,13 +167,11 @@ def test_an_error_between_fit_and_test_or_an_exit(strategy: str, write: Write, c
 
 
 @each_strategy
-def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli) -> None:
+def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli, warm: Cli) -> None:
     write(TWO_FITS.replace("callbacks=[", "callbacks=[*run.build(cfg.callbacks), "))
-    saved = cli("train.py", *TINY, *STRATEGIES[strategy])
-    assert saved.status == 0, saved.err
+    saved = warm("train.py", *TINY, *STRATEGIES[strategy])
     last = saved.run / "checkpoints" / "last.ckpt"
-    resumed = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
-    assert resumed.status == 0, resumed.err
+    resumed = warm("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
     assert resumed.metrics["status"] == "finished"
     write(ORDINARY)
     refused = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
