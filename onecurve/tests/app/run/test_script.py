@@ -152,13 +152,17 @@ def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: C
 
 
 @each_strategy
-def test_an_error_between_fit_and_test_or_an_exit(strategy: str, write: Write, cli: Cli) -> None:
+def test_an_error_between_fit_and_test(strategy: str, write: Write, cli: Cli) -> None:
     write(TRAINER, FIT, "[][0]", TEST)
     failed = cli("train.py", *TINY, *STRATEGIES[strategy])
     assert (failed.status, failed.metrics["status"]) == (1, "failed")
     assert "train.py" in failed.err
     assert "IndexError" in failed.err
     assert (failed.run / "checkpoints" / "last.ckpt").is_file()
+
+
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["single"]))
+def test_a_script_that_ends_itself(strategy: str, write: Write, cli: Cli) -> None:
     write(TRAINER, FIT, "sys.exit(3)")
     ended = cli("train.py", *TINY, *STRATEGIES[strategy])
     assert ended.status == 3
