@@ -9,6 +9,7 @@ import torch
 import torchvision
 import transformers
 from lightning.pytorch import LightningModule
+from sequences import Mean
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -103,13 +104,6 @@ class Translator(nn.Module):
         hidden = self.embed(inputs)
         logits: Tensor = self.head(self.transformer(hidden, hidden[:, :4]).mean(1))
         return logits
-
-
-class Mean(nn.Module):
-    """Over positions."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.mean(1)
 
 
 def encoder_layer() -> nn.TransformerEncoderLayer:

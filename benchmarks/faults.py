@@ -56,14 +56,9 @@ TASK = (
 )
 RANKS = {"single": 1, "ddp": 2, "fsdp": 2, "pipeline": 2}
 KINDS = (
-    "rank killed",
-    "command killed",
-    "killed while saving",
-    "SIGTERM",
-    "cut short",
-    "full disk",
+    *("rank killed", "command killed", "killed while saving"),
+    *("SIGTERM", "cut short", "full disk"),
 )
-NOT_SINGLE = "command killed"  # it is the rank
 
 
 class Fault(Callback):
@@ -135,95 +130,75 @@ class Run(Command):
         while _step_in(self.folder) < step and self.poll() is None:
             time.sleep(0.0002)
 
-    def send(self, rank: int, number: int) -> None:
-        """Send a rank a signal."""
-        with suppress(ProcessLookupError):
-            os.kill(int((self.folder / f"pid-{rank}").read_text()), number)
-
-    def limit_files(self, rank: int) -> None:
-        """Let a rank write no large file any more, as on a full disk."""
-        pid = int((self.folder / f"pid-{rank}").read_text())
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    def pid_of(self, rank: int) -> int:
+        """The process of a rank."""
+        return int((self.folder / f"pid-{rank}").read_text())
 
     def said(self) -> str:
         """What it has printed."""
         return self.stdout.read_text() + self.stderr.read_text()
 
 
-class Injection:
-    """One run that something happens to; the moment is drawn.
-
-    Args:
-        strategy: Its strategy.
-        kind: One of `KINDS`.
-        draw: Where the moment comes from.
-        folder: An empty folder.
-    """
-
-    def __init__(self, strategy: str, kind: str, draw: random.Random, folder: Path) -> None:
-        folder.mkdir()
-        self.strategy = strategy
-        self.kind = kind
-        self.folder = folder
-        self.step = draw.randrange(1, STEPS)
-        self.delay = draw.uniform(0, SECONDS_OF_A_STEP)
-        self.rank = draw.randrange(RANKS[strategy])
-        self.save = draw.randrange(1, STEPS // STEPS_BETWEEN_SAVES)
-        self.share = draw.random()
-
-    def inject(self, bytes_of_a_file: int) -> str | None:
-        """Run until it happens, and make sure that it did; return what went wrong."""
-        saving = self.folder / "die-while-saving"
-        if self.kind == "killed while saving":
-            saving.write_text(f"{self.save} {int(self.share * bytes_of_a_file)}")
-        self.command = command = Run(self.folder, *TASK, f"strategy={self.strategy}")
-        if self.kind == "killed while saving":
-            status = command.status()
-            saving.unlink()
-            return None if status else f"status {status}"
-        command.wait_for_step(self.step)
-        time.sleep(self.delay)
-        if self.kind == "full disk":
-            for rank in range(RANKS[self.strategy]):
-                command.limit_files(rank)
-        elif self.kind == "SIGTERM":
-            command.send(self.rank, signal.SIGTERM)
-        elif self.kind == "command killed":
-            command.kill()
+def inject(
+    strategy: str, kind: str, draw: random.Random, folder: Path, bytes_of_a_file: int
+) -> tuple[Run, str]:
+    """A run to which a fault happens, at a moment that is drawn; and what else went wrong."""
+    step, delay = draw.randrange(1, STEPS), draw.uniform(0, SECONDS_OF_A_STEP)
+    rank, share = draw.randrange(RANKS[strategy]), draw.random()
+    saving = folder / "die-while-saving"
+    if kind == "killed while saving":
+        save = draw.randrange(1, STEPS // STEPS_BETWEEN_SAVES)
+        saving.write_text(f"{save} {int(share * bytes_of_a_file)}")
+        run = Run(folder, *TASK, f"strategy={strategy}")
+        status = run.status()
+        saving.unlink()
+        return run, "" if status else f"status {status}"
+    run = Run(folder, *TASK, f"strategy={strategy}")
+    run.wait_for_step(step)
+    time.sleep(delay)
+    with suppress(ProcessLookupError):  # the run was at its end
+        if kind == "full disk":
+            for each in range(RANKS[strategy]):
+                resource.prlimit(run.pid_of(each), resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        elif kind == "command killed":
+            run.kill()
         else:
-            command.send(self.rank, signal.SIGKILL)
-        status = command.status()
-        if self.kind == "cut short" and (newest := newest_checkpoint(self.run)[0]):
-            os.truncate(newest, int(self.share * newest.stat().st_size))
-        # 0: the run was at its end.
-        if status is None or (self.kind == "SIGTERM" and status not in (0, 143)):
-            return f"status {status}"
-        return None
+            os.kill(run.pid_of(rank), signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
+    status = run.status()
+    newest = newest_checkpoint(directory(folder))[0]
+    if kind == "cut short" and newest:
+        os.truncate(newest, int(share * newest.stat().st_size))
+    # 0: it was at its end.
+    is_wrong = status is None or (kind == "SIGTERM" and status not in (0, 143))
+    return run, f"status {status}" if is_wrong else ""
 
-    def lost_steps(self) -> int:
-        """How many are to be made again."""
-        newest = newest_checkpoint(self.run)[0]
-        saved = torch.load(newest, weights_only=True)["global_step"] if newest else 0
-        return max(0, _step_in(self.folder) - saved)
 
-    def resumed_as(self, reference: Path) -> str | None:
-        """Resume it, and say what differs from the run that nothing happened to."""
-        self.command = Run(self.folder, "resume=last")
-        status = self.command.status()
-        if status != 0:
-            return f"resume=last ended with {status}"
-        if len(list(self.folder.glob("runs/*/*"))) != 1:
-            return "there is a second run directory"
-        if column(self.run, "train/loss") != column(reference, "train/loss"):
-            return "another curve"
-        ours, theirs = weights(self.run), weights(reference)
-        same = all(torch.equal(ours[name], theirs[name]) for name in theirs)
-        return None if same else "other weights"
+def lost_steps(folder: Path) -> int:
+    """How many are to be made again."""
+    newest = newest_checkpoint(directory(folder))[0]
+    saved = torch.load(newest, weights_only=True)["global_step"] if newest else 0
+    return max(0, _step_in(folder) - saved)
 
-    @property
-    def run(self) -> Path:
-        """The run directory."""
-        return next(self.folder.glob("runs/*/*"))
+
+def resume(folder: Path, reference: Path) -> tuple[Run, str]:
+    """Resume a run, and say what differs from the one that nothing happened to."""
+    run = Run(folder, "resume=last")
+    status = run.status()
+    if status != 0:
+        return run, f"resume=last ended with {status}"
+    if len(list(folder.glob("runs/*/*"))) != 1:
+        return run, "there is a second run directory"
+    resumed = directory(folder)
+    if column(resumed, "train/loss") != column(reference, "train/loss"):
+        return run, "another curve"
+    ours, theirs = weights(resumed), weights(reference)
+    same = all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    return run, "" if same else "other weights"
+
+
+def directory(folder: Path) -> Path:
+    """The run directory in a folder."""
+    return next(folder.glob("runs/*/*"))
 
 
 def weights(run: Path) -> dict[str, Any]:
@@ -244,20 +219,23 @@ def injure(strategy: str, injections: int, seed: int, root: Path) -> bool:
     assert len(column(reference, "train/loss")) == STEPS
     bytes_of_a_file = (reference / "checkpoints/last.ckpt").stat().st_size
 
-    kinds = [kind for kind in KINDS if not (kind == NOT_SINGLE and strategy == "single")]
+    # Under `single` the command is the rank.
+    kinds = [kind for kind in KINDS if (strategy, kind) != ("single", "command killed")]
     # So that a few for each strategy are all kinds in all.
     first = 2 * list(RANKS).index(strategy)
     lost, wrongs = [], 0
     for number in range(injections):
         kind = kinds[(first + number) % len(kinds)]
         draw = random.Random(f"{seed} {strategy} {number}")
-        injection = Injection(strategy, kind, draw, root / f"{strategy}-{number}")
-        wrong = injection.inject(bytes_of_a_file)
-        lost.append(injection.lost_steps())
-        if wrong := wrong or injection.resumed_as(reference):
+        folder = root / f"{strategy}-{number}"
+        folder.mkdir()
+        run, wrong = inject(strategy, kind, draw, folder, bytes_of_a_file)
+        lost.append(lost_steps(folder))
+        if not wrong:
+            run, wrong = resume(folder, reference)
+        if wrong:
             wrongs += 1
-            print(f"\n{strategy} {number}, {kind}, at step {injection.step}: {wrong}")
-            print(injection.command.said())
+            print(f"\n{strategy} {number}, {kind}: {wrong}\n{run.said()}")
     median = f"{statistics.median(lost):g}"
     print_row(strategy, injections, injections - wrongs, median, max(lost), wrongs)
     return not wrongs

@@ -10,9 +10,10 @@ import pytest
 from baking import LIBRARY, TEMPLATE, bake, checked, environment_of, run_in
 
 PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
-# Most of the commands, which show what the tests of the library try, too.
-AXES = ("fsdp", "pipeline", "tensor", "mesh")
-MORE = ("callbacks", "recipes", "strategies", "sweeps", "your_module", *AXES)
+# Most of the commands, which show what the tests of the library, or of the README, try, too.
+YOURS = ("your_module", "your_network")
+STRATEGIES = ("strategies", "fsdp", "pipeline", "tensor", "mesh")
+MORE = ("callbacks", "recipes", "start", "sweeps", *YOURS, *STRATEGIES)
 LONG = pytest.mark.long
 
 
@@ -36,7 +37,7 @@ def test_every_command_runs(tmp_path: Path, pages: list[Path]) -> None:
         kept = [line for line in lines if not line.startswith("python") or command(line) not in own]
         (project / "docs" / page.name).write_text("".join(kept), encoding="utf-8")
     shown = checked(project, "checks/test_docs.py", "-k", "test_command_runs")
-    assert int(re.findall(r"(\d+) passed", shown)[0]) > 9
+    assert int(re.findall(r"(\d+) passed", shown)[0]) > 5
     assert "skipped" not in shown
 
 
@@ -60,8 +61,7 @@ def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
         (project / name).write_text(content)
 
     def train(*typed: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "train.py", *typed)
-        return run_in(project, *command, env=environment_of(project))
+        return run_in(project, sys.executable, "train.py", *typed, env=environment_of(project))
 
     lines = session.splitlines()
     assert len(lines) == 6

@@ -216,14 +216,9 @@ def images(is_large: bool, steps: int) -> DataLoader[Any]:
     return DataLoader(dataset, batch, sampler=order, pin_memory=True, collate_fn=tuple)
 
 
-def small_transformer() -> Task:
-    """The transformer of the matrix."""
-    return transformer(SMALL)
-
-
-def small_tokens() -> DataLoader[Any]:
-    """Its data."""
-    return tokens(SMALL, 4)
+# The transformer of the matrix, and its data.
+small_transformer = partial(transformer, SMALL)
+small_tokens = partial(tokens, SMALL, 4)
 
 
 def mlp() -> Task:

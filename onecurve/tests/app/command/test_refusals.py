@@ -368,7 +368,7 @@ def command_of(typed: str) -> list[str]:
     return words if words[0] == "onecurve" or words[0].endswith(".py") else ["train.py", *words]
 
 
-@pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::3]))
+@pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::4]))
 def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, typed: str) -> None:
     (tmp_path / "empty").mkdir()
     outcome = cli(*command_of(typed))

@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, one_of_a_kind
 
 from onecurve.machine import SIGNALS
 
+CLOSED = ("2>/dev/full", ">&- 2>&-")
 
-@pytest.mark.parametrize("stderr", ["2>/dev/full", ">&- 2>&-"])
+
+@pytest.mark.parametrize("stderr", one_of_a_kind(CLOSED, kept=CLOSED[:1]))
 def test_a_refusal_that_nobody_hears_is_one(stderr: str, tmp_path: Path) -> None:
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))}"
     done = subprocess.run(["bash", "-c", f"{command} data.batch_size=0 {stderr}"], cwd=tmp_path)
@@ -30,7 +32,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("typed", ANSWERS)
+@pytest.mark.parametrize("typed", one_of_a_kind(ANSWERS, kept=[*ANSWERS][::2]))
 def test_answers_without_torch(typed: str, tmp_path: Path) -> None:
     (script, *arguments), status = typed.split(), ANSWERS[typed]
     done = subprocess.run(
@@ -60,6 +62,7 @@ from torchmetrics.audio import PermutationInvariantTraining
 """
 
 
+@pytest.mark.long
 def test_whoever_starts_ranks_imports_no_lightning_and_they_no_scipy_signal() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -121,7 +124,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the server imports to the end")
-@pytest.mark.parametrize("delay", [0, 0.5])
+@pytest.mark.parametrize("delay", one_of_a_kind([0, 0.5], kept=[0.5]))
 def test_a_server_that_still_imports_ends_with_its_command(delay: float) -> None:
     script = KILLED.format(delay=delay)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as command:

@@ -229,22 +229,20 @@ class NoFileBuilt(Digits):
 
 
 class NoBatch(Digits):
+    collate: Callable[[Any], str] = staticmethod(lambda rows: _table("missing.csv"))
+    workers = 0
+
     def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader([1, 2], collate_fn=lambda rows: _table("missing.csv"))
+        loader = torch.utils.data.DataLoader
+        return loader([1, 2], collate_fn=self.collate, num_workers=self.workers)
 
 
-class NoBatchInWorker(Digits):
-    def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(
-            [1, 2], collate_fn=lambda rows: _table("missing.csv"), num_workers=1
-        )
+class NoBatchInWorker(NoBatch):
+    workers = 1
 
 
-class NoKeyInWorker(Digits):
-    def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(
-            [1, 2], collate_fn=lambda rows: _table(**{}["missing.csv"]), num_workers=1
-        )
+class NoKeyInWorker(NoBatchInWorker):
+    collate = staticmethod(lambda rows: _table(**{}["missing.csv"]))
 
 
 def _table(file: str) -> str:

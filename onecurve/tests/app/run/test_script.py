@@ -58,14 +58,12 @@ def write(scripts: Path) -> Write:
 
 
 @pytest.fixture
-def trained(write: Write, cli: Cli) -> Callable[..., Outcome]:
+def trained(write: Write, warm: Cli) -> Callable[..., Outcome]:
     """A run of these lines, which must succeed."""
 
-    def run(strategy: str, *lines: str, more: tuple[str, ...] = ()) -> Outcome:
+    def run(strategy: str, *lines: str) -> Outcome:
         write(*lines)
-        outcome = cli("train.py", *TINY, FLOAT64, *STRATEGIES[strategy], *more)
-        assert outcome.status == 0, outcome.err
-        return outcome
+        return warm("train.py", *TINY, FLOAT64, *STRATEGIES[strategy])
 
     return run
 
@@ -154,13 +152,17 @@ def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: C
 
 
 @each_strategy
-def test_an_error_between_fit_and_test_or_an_exit(strategy: str, write: Write, cli: Cli) -> None:
+def test_an_error_between_fit_and_test(strategy: str, write: Write, cli: Cli) -> None:
     write(TRAINER, FIT, "[][0]", TEST)
     failed = cli("train.py", *TINY, *STRATEGIES[strategy])
     assert (failed.status, failed.metrics["status"]) == (1, "failed")
     assert "train.py" in failed.err
     assert "IndexError" in failed.err
     assert (failed.run / "checkpoints" / "last.ckpt").is_file()
+
+
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["single"]))
+def test_a_script_that_ends_itself(strategy: str, write: Write, cli: Cli) -> None:
     write(TRAINER, FIT, "sys.exit(3)")
     ended = cli("train.py", *TINY, *STRATEGIES[strategy])
     assert ended.status == 3
@@ -169,13 +171,11 @@ def test_an_error_between_fit_and_test_or_an_exit(strategy: str, write: Write, c
 
 
 @each_strategy
-def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli) -> None:
+def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli, warm: Cli) -> None:
     write(TWO_FITS.replace("callbacks=[", "callbacks=[*run.build(cfg.callbacks), "))
-    saved = cli("train.py", *TINY, *STRATEGIES[strategy])
-    assert saved.status == 0, saved.err
+    saved = warm("train.py", *TINY, *STRATEGIES[strategy])
     last = saved.run / "checkpoints" / "last.ckpt"
-    resumed = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
-    assert resumed.status == 0, resumed.err
+    resumed = warm("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
     assert resumed.metrics["status"] == "finished"
     write(ORDINARY)
     refused = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
