@@ -20,10 +20,10 @@ Made = Callable[[], Any]
 
 def losses(
     made: Made,
-    task: type[tasks.Plain],
     *callbacks: Callback,
     resume: Path | None = None,
     epochs: int = 2,
+    task: type[tasks.Plain] = tasks.Plain,
     strategy: type[onecurve.Single | onecurve.DDP] = onecurve.Single,
 ) -> list[float]:
     """Of some epochs, of which each has three steps or more."""
@@ -50,59 +50,47 @@ def with_persistent_workers() -> DataLoader[Any]:
     return DataLoader(data.pairs(), 4, shuffle=True, num_workers=1, persistent_workers=True)
 
 
-# Others resume in the table of tests/parity.
-DATA: dict[str, tuple[Made, Any]] = {
-    "torchdata": (partial(torchdatas, 0), tasks.Plain),
-    "torchdata with workers": (partial(torchdatas, 2), tasks.Plain),
-}
+class Batches(list[Any]):
+    """Batches as they come."""
 
 
-@pytest.mark.parametrize("name", DATA)
+# Others resume in the table of tests/parity. What cannot restore its position is read again.
+READ_AGAIN: dict[str, tuple[Made, bool]] = {
+    "torchdata": (partial(torchdatas, 0), False),
+    "torchdata with workers": (partial(torchdatas, 2), False),
+    "a stream": (data.stream, True),
+    "a stream with workers": (
+        lambda: DataLoader(data.stream().dataset, 4, num_workers=2), True
+    ),
+    "batches": (lambda: Batches(data.plain()), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ_AGAIN)
 def test_a_resumed_run_trains_on_the_rest_of_the_epoch(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "inside.ckpt"
-    whole = losses(*DATA[name], inside(file))
-    assert losses(*DATA[name], resume=file) == whole[2:]
-    assert "resume:" not in capsys.readouterr().out
+    file, (made, is_read_again) = tmp_path / "inside.ckpt", READ_AGAIN[name]
+    whole = losses(made, inside(file))
+    assert losses(made, resume=file) == whole[2:]
+    said = capsys.readouterr().out
+    line = "cannot restore its position; 2 batches are read again and dropped"
+    assert said.count(line) == said.count("resume:") == is_read_again
 
 
 @pytest.mark.parametrize("batch", [1, -1], ids=["inside", "at its end"])
 def test_it_resumes_in_a_later_epoch_with_persistent_workers(batch: int, tmp_path: Path) -> None:
     """They draw no seed for an epoch that is not their first one."""
     file, made = tmp_path / "later.ckpt", with_persistent_workers
-    whole = losses(made, tasks.Plain, inside(file, 1, batch), epochs=3)
-    resumed = losses(made, tasks.Plain, resume=file, epochs=3)
+    whole = losses(made, inside(file, 1, batch), epochs=3)
+    resumed = losses(made, resume=file, epochs=3)
     assert resumed == whole[-len(resumed) :]
     assert len(resumed) == len(whole) // 3 + (len(whole) // 3 - 2 if batch == 1 else 0)
 
 
-class Batches(list[Any]):
-    """Batches as they come."""
-
-
-READ: dict[str, Made] = {
-    "a stream": data.stream,
-    "a stream with workers": lambda: DataLoader(data.stream().dataset, 4, num_workers=2),
-    "batches": lambda: Batches(data.plain()),
-}
-
-
-@pytest.mark.parametrize("name", READ)
-def test_what_cannot_restore_its_position_is_read_again(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also in a later epoch, as rows of the table do."""
-    file = tmp_path / "inside.ckpt"
-    whole = losses(READ[name], tasks.Plain, inside(file))
-    assert losses(READ[name], tasks.Plain, resume=file) == whole[2:]
-    line = "cannot restore its position; 2 batches are read again and dropped"
-    assert capsys.readouterr().out.count(line) == 1
-
-
 def streams_by_ranks(file: Path) -> tuple[list[float], list[float]]:
     """What a fit goes on with that one process has begun, and one that it has begun itself."""
-    made = partial(losses, data.stream, tasks.Plain, strategy=onecurve.DDP)
+    made = partial(losses, data.stream, strategy=onecurve.DDP)
     of_one = made(resume=file)
     made(inside(file))
     return of_one, made(resume=file)
@@ -110,19 +98,18 @@ def streams_by_ranks(file: Path) -> tuple[list[float], list[float]]:
 
 def test_ranks_read_a_stream_again(tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
-    whole = losses(data.stream, tasks.Plain, inside(file))
+    whole = losses(data.stream, inside(file))
     for rest in warm_ranks.run(streams_by_ranks, file):
         assert rest == pytest.approx(whole[2:], rel=1e-11)
-    assert losses(data.stream, tasks.Plain, resume=file) == pytest.approx(whole[2:], rel=1e-11)
+    assert losses(data.stream, resume=file) == pytest.approx(whole[2:], rel=1e-11)
 
 
 def test_another_number_of_loaders_or_batch_size_is_rejected_inside_an_epoch(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "inside.ckpt"
-    losses(data.plain, tasks.Plain, inside(file))
+    losses(data.plain, inside(file))
     with pytest.raises(onecurve.UserError, match=r"with 1 training loaders, and there are 2; give"):
-        losses(data.two, tasks.TwoLoaders, resume=file)
-    losses(data.plain, tasks.Plain, inside(file))
+        losses(data.two, resume=file, task=tasks.TwoLoaders)
     with pytest.raises(onecurve.UserError, match=r"after \d+ samples in \d+ batches, which"):
-        losses(lambda: DataLoader(data.pairs(), 8, shuffle=True), tasks.Plain, resume=file)
+        losses(lambda: DataLoader(data.pairs(), 8, shuffle=True), resume=file)

@@ -1,6 +1,7 @@
 """Wherever a checkpoint is written, the run that resumes from it is the rest of one run."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import lightning as L
 import pytest
 import torch
 from conftest import one_of_a_kind
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import onecurve
@@ -19,7 +21,7 @@ EPOCHS, BATCHES = 4, 4
 
 
 class Events(L.LightningModule):
-    """Keeps what happens: rows, draws, the step numbers of loggers, and the hooks of an epoch."""
+    """Keeps what happens: rows, rates, draws, step numbers of loggers, the hooks of an epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +30,8 @@ class Events(L.LightningModule):
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
-        self.seen.append(("train", self.current_epoch, batch_idx, step, batch[0].tolist()))
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.seen.append(("train", self.current_epoch, batch_idx, step, batch[0].tolist(), rate))
         return (self.weight * batch[0]).mean()
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
@@ -42,9 +45,12 @@ class Events(L.LightningModule):
     def on_train_epoch_end(self) -> None:
         self.seen.append(("ends", self.current_epoch))
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Any:
         assert self.trainer.estimated_stepping_batches  # asks for the loaders early
-        return torch.optim.SGD(self.parameters(), 0.01)
+        optimizer = torch.optim.SGD(self.parameters(), 0.01)
+        waits: Any = ReduceLROnPlateau(optimizer, patience=0, threshold=1.0, factor=0.5)
+        plateau = {"scheduler": waits, "monitor": "loss", "strict": False}
+        return {"optimizer": optimizer, "lr_scheduler": plateau}
 
 
 class Notes(Saves):
@@ -60,23 +66,22 @@ class Notes(Saves):
             self.happened = happened
 
 
-Strategy = Callable[[], Any]
-
-
 def fitted(
     resume: Path | None = None,
     *callbacks: L.Callback,
-    strategy: Strategy = onecurve.Single,
+    strategy: Callable[[], Any] = onecurve.Single,
+    kind: type[Events] = Events,
+    loader: Any = None,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
     rows = TensorDataset(torch.arange(2.0 * BATCHES))
-    loader = options.pop("loader", None) or DataLoader(rows, 2, shuffle=True)
+    loader = loader or DataLoader(rows, 2, shuffle=True)
     torch.manual_seed(1)
     options = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **options}
     stops = EarlyStopping("loss", patience=99, strict=False)
     trainer = quiet_trainer(strategy(), callbacks=[stops, *callbacks], **options)
     val = DataLoader(TensorDataset(torch.arange(4.0)), 2)
-    task = Events()
+    task = kind()
     trainer.fit(task, loader, val, ckpt_path=resume)
     return [*task.seen, ("waited", stops.wait_count)]
 
@@ -159,12 +164,22 @@ def test_a_run_that_was_stopped_trains_on_as_one_that_was_not(
 
 
 @pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])
-def test_plain_lightning_counts_on(where: str, tmp_path: Path) -> None:
+def test_plain_lightning_counts_on_and_its_files_go_on(where: str, tmp_path: Path) -> None:
     """It validates first where that was due, and has as many steps, if not the same samples."""
-    saves, options = Notes(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
-    whole = fitted(None, saves, **options)
-    rest = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]
-    assert [each[:4] for each in rest] == [each[:4] for each in whole[saves.happened : -1]]
+
+    def counted(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [each[:4] for each in events if each[0] != "waited"]
+
+    options = OPTIONS["inside"]
+    ours, theirs = (Notes(tmp_path / f"{name}.ckpt", *HOOKS[where]) for name in ("ours", "plain"))
+    whole = fitted(None, ours, **options)
+    rest = fitted(ours.file, strategy=lambda: "auto", **options)
+    assert counted(rest) == counted(whole[ours.happened :])
+
+    fitted(None, theirs, strategy=lambda: "auto", **options)
+    assert "resume" not in torch.load(theirs.file, weights_only=True)
+    plain = fitted(theirs.file, strategy=lambda: "auto", **options)
+    assert counted(fitted(theirs.file, **options)) == counted(plain)
 
 
 class ByEpoch(Sampler[int]):
@@ -204,55 +219,42 @@ def test_loaders_that_are_reloaded_may_draw_otherwise_as_a_line_says(
     assert said.count("resume: trainer.reload_dataloaders_every_n_epochs=1: the loaders are ") == 1
 
 
-def own_generators() -> dict[str, DataLoader[Any]]:
-    rows = TensorDataset(torch.arange(2.0 * BATCHES))
+def two_loaders(lengths: tuple[int, int], has_generator: bool) -> dict[str, DataLoader[Any]]:
     return {
-        name: DataLoader(rows, 2, shuffle=True, generator=torch.Generator().manual_seed(seed))
-        for name, seed in (("a", 1), ("b", 2))
-    }
+        name: DataLoader(
+            TensorDataset(torch.arange(2.0 * batches)), 2, shuffle=True,
+            generator=torch.Generator().manual_seed(ord(name)) if has_generator else None,
+        )
+        for name, batches in zip("ab", lengths, strict=True)
+    }  # fmt: skip
 
 
-def of_two_lengths() -> dict[str, DataLoader[Any]]:
-    return {
-        name: DataLoader(TensorDataset(torch.arange(2.0 * batches)), 2, shuffle=True)
-        for name, batches in (("a", BATCHES), ("b", 2))
-    }
+class OfTwo(Events):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        torch.rand(())
+        return super().training_step([torch.cat([batch["a"][0], batch["b"][0]])], batch_idx)
 
 
-@pytest.mark.parametrize("made", [own_generators, of_two_lengths])
+@pytest.mark.parametrize(("lengths", "has_generator"), [((4, 4), True), ((4, 2), False)])
 @pytest.mark.parametrize("step", [2, 3])
 def test_several_loaders_resume_in_the_first_epoch(
-    made: Callable[[], Any], step: int, tmp_path: Path
+    lengths: tuple[int, int], has_generator: bool, step: int, tmp_path: Path
 ) -> None:
     """A shorter one starts again in an order that follows on what steps have drawn."""
-
-    class Two(Events):
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            torch.rand(())
-            rows = torch.cat([batch["a"][0], batch["b"][0]])
-            return super().training_step([rows], batch_idx)
-
-    class Saved(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == step:
-                trainer.save_checkpoint(tmp_path / "first.ckpt")
-
-    def fit(resume: Path | None, *callbacks: L.Callback) -> list[Any]:
-        task, options = Two(), {"max_epochs": 2, "limit_val_batches": 0}
-        trainer = quiet_trainer(onecurve.Single(), callbacks=list(callbacks), **options)
-        trainer.fit(task, made(), ckpt_path=resume)
-        return task.seen
-
-    whole = fit(None, Saved())
-    assert fit(tmp_path / "first.ckpt") == whole[step + 1 :]
+    made = partial(two_loaders, lengths, has_generator)
+    options: Any = {"kind": OfTwo, "max_epochs": 2, "limit_val_batches": 0}
+    saves = Saves(tmp_path / "first.ckpt", "on_train_batch_end", 0, step - 1)
+    whole = fitted(None, saves, loader=made(), **options)
+    assert fitted(saves.file, loader=made(), **options) == whole[step + 1 :]
 
 
-@pytest.mark.parametrize("where", ["a step", "a step before a validation", "after a validation"])
-def test_a_file_of_plain_lightning_goes_on(where: str, tmp_path: Path) -> None:
-    """As under plain Lightning, which does not save the order of the samples."""
-    saves, options = Notes(tmp_path / "one.ckpt", *HOOKS[where]), OPTIONS["inside"]
-    fitted(None, saves, strategy=lambda: "auto", **options)
-    assert "resume" not in torch.load(saves.file, weights_only=True)
-    plain = fitted(saves.file, strategy=lambda: "auto", **options)[:-1]
-    ours = fitted(saves.file, **options)[:-1]
-    assert [each[:4] for each in ours] == [each[:4] for each in plain]
+def test_what_is_saved_after_a_validation_that_was_due_is_complete(tmp_path: Path) -> None:
+    made, saves = (
+        onecurve.ExponentialMovingAverage,
+        Notes(tmp_path / "one.ckpt", *HOOKS["the last step"]),
+    )
+    fitted(None, made(), saves, max_epochs=2)
+    keeps = ModelCheckpoint(tmp_path, "{epoch}", "loss")
+    fitted(saves.file, made(), keeps, max_epochs=2, enable_checkpointing=True)
+    saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=True)
+    assert saved["callbacks"]["ExponentialMovingAverage"] == {"count": 2 * BATCHES}

@@ -103,7 +103,7 @@ def test_workers_end_with_their_loader() -> None:
         gc.enable()
 
 
-def test_batches_of_a_stream_that_have_no_rows_are_rejected() -> None:
+def test_full_batches_without_rows_are_rejected() -> None:
     """Others are shared by rows: see the table of tests/parity."""
 
     class Texts(IterableDataset[Any]):
@@ -112,12 +112,16 @@ def test_batches_of_a_stream_that_have_no_rows_are_rejected() -> None:
 
     with pytest.raises(onecurve.UserError, match=r"Texts yields full batches .* let it yield sam"):
         next(iter(shares(DataLoader(Texts(), None), 2)[0]))
-
-
-def test_a_full_batch_with_a_sparse_tensor_is_rejected() -> None:
     batch = {"nodes": torch.eye(4), "near": torch.eye(4).to_sparse()}
     with pytest.raises(onecurve.UserError, match=r"Graphs yields full batches .* only dense"):
         rows_of_rank(batch, 0, 2, "Graphs")
+
+
+class FromStart(IterableDataset[Tensor]):
+    start = -1.0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from torch.arange(3) + self.start
 
 
 def test_a_worker_may_set_attributes_of_the_data_set() -> None:
@@ -126,26 +130,8 @@ def test_a_worker_may_set_attributes_of_the_data_set() -> None:
         assert info is not None
         info.dataset.start = 10.0 * worker
 
-    class FromStart(IterableDataset[Tensor]):
-        start = -1.0
-
-        def __iter__(self) -> Iterator[Tensor]:
-            yield from torch.arange(3) + self.start
-
-    class Indexed(torch.utils.data.Dataset[Tensor]):
-        start = -1.0
-
-        def __len__(self) -> int:
-            return 2
-
-        def __getitem__(self, index: int) -> Tensor:
-            return torch.tensor(self.start)
-
-    options: Any = {"num_workers": 2, "worker_init_fn": start}
-    (stream,) = shares(DataLoader(FromStart(), 3, **options), 1)
+    (stream,) = shares(DataLoader(FromStart(), 3, num_workers=2, worker_init_fn=start), 1)
     assert [batch.tolist() for batch in stream] == [[0, 1, 2], [10, 11, 12]]
-    loader: Any = shares(DataLoader(Indexed(), 1, **options), 1)[0]
-    assert [batch.item() for batch in loader] == [0, 10]
 
 
 def predicted(strategy: Any, devices: int) -> list[Any]:
