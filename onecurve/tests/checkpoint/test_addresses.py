@@ -28,16 +28,11 @@ SHORT = ("test=false", FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
 ONE = (*SHORT, "trainer.max_epochs=1")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    return folder
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "bucket").mkdir()
+    return tmp_path / "bucket"
 
 
 @pytest.mark.compares
@@ -92,8 +87,8 @@ def test_an_address_that_cannot_be_written_to_is_rejected_before_training(
     assert f"{DIRPATH}=local://{bucket}/file/run: cannot be written to (" in line
 
 
-def test_what_was_copied_there_by_hand_is_fetched(trained: Cli, train: Cli, tmp_path: Path) -> None:
-    there = tmp_path / "bucket/run"
+def test_what_was_copied_there_by_hand_is_fetched(trained: Cli, train: Cli, bucket: Path) -> None:
+    there = bucket / "run"
     shutil.copytree(trained(*ONE).run, there)
     on = train(*SHORT, f"resume=file://{there}/checkpoints/last.ckpt")
     assert on.metrics["global_step"] == 2 * EPOCH

@@ -3,9 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import EPOCH, Cli, Outcome
@@ -149,7 +147,7 @@ def test_several_best_have_names_that_differ(
     assert f"checkpoints/{names[0]}.ckpt" in shown(whole)
 
 
-def test_a_run_that_was_killed_writes_each_best_once(
+def test_a_run_that_was_killed_writes_each_best_once_and_may_keep_fewer_from_then_on(
     trained: Cli, warm: Cli, tmp_path: Path
 ) -> None:
     whole = trained(*BEGUN, f"{KEEPS}=-1", "trainer.max_epochs=3").run
@@ -160,37 +158,25 @@ def test_a_run_that_was_killed_writes_each_best_once(
     warm("train.py", f"resume={killed}")
     assert kept(killed) == kept(whole)
     assert files(killed) == files(whole)
-
-
-def test_fewer_best_may_be_kept_from_some_epoch_on(trained: Cli, warm: Cli, tmp_path: Path) -> None:
-    three = trained(*BEGUN, f"{KEEPS}=-1", "trainer.max_epochs=3").run
-    run = Path(shutil.copytree(three, tmp_path / "copied"))
-    resumed = warm("train.py", f"resume={run}", f"{KEEPS}=1", "trainer.max_epochs=4")
-    assert kept(run) == {"best-epoch0-step11.ckpt": 0.5}
+    resumed = warm("train.py", f"resume={killed}", f"{KEEPS}=1", "trainer.max_epochs=4")
+    assert kept(killed) == {"best-epoch0-step11.ckpt": 0.5}
     assert "best-epoch0-step11.ckpt" in shown(resumed)
 
 
-TIMES = "callbacks.checkpoint"
+TIMES, OFTEN = "callbacks.checkpoint", [8, 19, 4, 15]
+TIMED = (
+    f"+{TIMES}.train_time_interval._target_=datetime.timedelta",
+    "trainer.val_check_interval=4",
+)
 
 
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
         ([f"{TIMES}.every_n_train_steps=2", f"{TIMES}.every_n_epochs=null"], [22, 11]),
-        pytest.param(
-            [
-                f"+{TIMES}.train_time_interval._target_=datetime.timedelta",
-                f"{TIMES}.every_n_epochs=null",
-                "trainer.val_check_interval=4",
-            ],
-            [8, 19, 4, 15],
-            marks=pytest.mark.long,
-        ),
+        pytest.param([*TIMED, f"{TIMES}.every_n_epochs=null"], OFTEN, marks=pytest.mark.long),
         # The last three steps of an epoch come after its last validation.
-        (
-            [f"+{TIMES}.save_on_train_epoch_end=true", "trainer.val_check_interval=4"],
-            [8, 19, 4, 15],
-        ),
+        ([f"+{TIMES}.save_on_train_epoch_end=true", "trainer.val_check_interval=4"], OFTEN),
         # The second epoch is cut short.
         (["trainer.max_steps=16"], [11]),
     ],
@@ -203,19 +189,6 @@ def test_a_metric_counts_for_the_weights_that_it_was_measured_with(
     assert {step(run, name): score for name, score in kept(run).items()} == {
         each: values[each] for each in steps
     }
-
-
-def test_the_arguments_are_those_of_model_checkpoint() -> None:
-    defaults = [
-        (each.name, each.default) for each in signature(ModelCheckpoint).parameters.values()
-    ]
-    given: dict[str, Any] = {
-        name: not default for name, default in defaults if isinstance(default, bool)
-    }
-    given |= {"monitor": "c", "save_last": "link", "mode": "max"}
-    given |= {"save_top_k": 3, "every_n_train_steps": 5, "save_on_train_epoch_end": True}
-    own, plain = (kind("/a", "b", **given) for kind in (BestAndLast, ModelCheckpoint))
-    assert {name: vars(own)[name] for name in vars(plain)} == vars(plain)
 
 
 @pytest.mark.parametrize("kinds", [(ModelCheckpoint, BestAndLast), (BestAndLast, ModelCheckpoint)])

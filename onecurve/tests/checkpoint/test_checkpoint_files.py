@@ -205,10 +205,8 @@ def test_another_network_is_refused_and_its_weights_can_be_taken(
     assert "network.hidden2.weight is (512, 512) there and (64, 512) here" in line
     started = warm("train.py", *other, f"init={file}", "trainer.max_epochs=1")
     assert "init: 3 of 6 weights are from" in started.out
-    assert (
-        "not in the file, initialized at random: hidden2.weight, hidden2.bias, output.weight"
-        in started.out
-    )
+    random = "not in the file, initialized at random: hidden2.weight, hidden2.bias, output.weight"
+    assert random in started.out
 
 
 def trainer(**options: Any) -> Trainer:
@@ -278,12 +276,10 @@ def test_what_cannot_be_read_again_is_said_when_it_is_written(
     for _ in range(2):
         one.save_checkpoint(file)
     said = [line for line in capfd.readouterr().err.splitlines() if "weights_only" in line]
-    assert said == [
-        "checkpoint: weights_only=True, the default, does not read hyper_parameters.activation, "
-        "hyper_parameters.places again; read it with trainer.fit(..., ckpt_path=FILE, "
-        "weights_only=False), or leave it out: "
-        "save_hyperparameters(ignore=['activation', 'places'])"
-    ]
+    (line,) = said
+    assert "does not read hyper_parameters.activation, hyper_parameters.places again; read" in line
+    assert "trainer.fit(..., ckpt_path=FILE, weights_only=False), or leave it out: " in line
+    assert line.endswith(": save_hyperparameters(ignore=['activation', 'places'])")
     # It is so, and what it advises is right.
     with pytest.raises(UserError, match=r"holds more than plain data .*weights_only=False"):
         trainer(max_epochs=2).fit(NotPlain(), ckpt_path=file)

@@ -11,6 +11,7 @@ import lightning as L
 import pytest
 import torch
 from several_fits import quiet_trainer
+from test_resume import same
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -31,8 +32,7 @@ class Taught(L.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.student, self.teacher = nn.Linear(3, 2), nn.Linear(3, 2)
-        self.teacher.requires_grad_(False)
+        self.student, self.teacher = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         return (self.student(batch[0]) - self.teacher(batch[0]) - 1).square().mean()
@@ -41,10 +41,9 @@ class Taught(L.LightningModule):
         self.log("loss", self.teacher(batch[0]).mean())
 
     def on_train_batch_end(self, *_: Any) -> None:
+        pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
         with torch.no_grad():
-            for ours, theirs in zip(
-                self.teacher.parameters(), self.student.parameters(), strict=True
-            ):
+            for ours, theirs in pairs:
                 ours.lerp_(theirs, 0.3)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -76,9 +75,7 @@ def test_a_run_resumed_after_any_step_ends_with_the_same_teacher(name: str, tmp_
     files = sorted(tmp_path.glob("[0-9]*.ckpt"))
     assert len(files) >= 6
     for file in files:
-        rest = fitted(resume=file, **OPTIONS[name])
-        for key, value in whole.state_dict().items():
-            torch.testing.assert_close(rest.state_dict()[key], value, rtol=0, atol=0)
+        assert same(fitted(resume=file, **OPTIONS[name]).state_dict(), whole.state_dict())
 
 
 @pytest.mark.parametrize("batch", [1, 5])  # the last of an epoch is saved before its validation
@@ -94,5 +91,4 @@ def test_a_run_that_a_signal_stops_has_the_teacher_of_its_last_step(
 
     with pytest.raises(Stopped):
         fitted(Sends(), stops)
-    for key, value in fitted().state_dict().items():
-        assert torch.equal(fitted(resume=file).state_dict()[key], value)
+    assert same(fitted(resume=file).state_dict(), fitted().state_dict())

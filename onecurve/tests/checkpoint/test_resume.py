@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import EPOCH, FLOAT64, TINY, Cli, Refused, column
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
@@ -31,14 +31,9 @@ class Die(Callback):
     def __init__(
         self, at: Sequence[int], rank: int = 0, sent: int = signal.SIGKILL, node: bool = False
     ) -> None:
-        self.at = at
-        self.node = node
-        self.rank = rank
-        self.sent = sent
+        self.at, self.rank, self.sent, self.node = at, rank, sent, node
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
         marker = Path(f"died-{trainer.global_step}")
         if trainer.global_step in self.at and not marker.exists():
             trainer.strategy.barrier()
@@ -200,12 +195,10 @@ class Numbered(LightningDataModule):
 class Seen(Callback):
     """Writes down which samples a rank was given."""
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: object,
-        batch: tuple[Tensor, Tensor], batch_idx: int,
-    ) -> None:  # fmt: skip
+    def on_train_batch_end(self, trainer: Trainer, *rest: Any) -> None:
+        images = rest[2][0]
         with Path(f"seen-{trainer.world_size}-{trainer.global_rank}").open("a") as file:
-            file.writelines(f"{int(number)}\n" for number in batch[0][:, 0, 0, 0])
+            file.writelines(f"{int(number)}\n" for number in images[:, 0, 0, 0])
 
 
 def test_every_sample_of_an_epoch_is_seen_once_whatever_the_world_size(
@@ -237,7 +230,7 @@ SGD = (
 class InTheSecondEpoch(Callback):
     """Changes by hand what the other run changes on its command line."""
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *_: object) -> None:
         if trainer.current_epoch == 1:
             (optimizer,) = trainer.optimizers
             schedule = trainer.lr_scheduler_configs[0].scheduler
@@ -249,7 +242,7 @@ class InTheSecondEpoch(Callback):
 class StopAfterOne(Callback):
     """Ends a run before its time."""
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *_: object) -> None:
         trainer.should_stop = True
 
 
@@ -272,8 +265,7 @@ def test_another_learning_rate_and_argument_of_a_callback_are_taken(
         torch.load(run.run / "checkpoints/last.ckpt", weights_only=True)
         for run in (resumed, by_hand)
     )
-    for name, weight in theirs["state_dict"].items():
-        assert torch.equal(ours["state_dict"][name], weight)
+    assert same(ours["state_dict"], theirs["state_dict"])
     (early,) = (ours["callbacks"][name] for name in ours["callbacks"] if "EarlyStopping" in name)
     assert early["patience"] == 7
 

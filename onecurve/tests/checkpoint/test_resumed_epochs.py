@@ -69,11 +69,7 @@ class Counts(L.LightningModule):
 
 
 def counted(
-    name: str,
-    resume: Path | None,
-    epochs: int = 1,
-    *callbacks: L.Callback,
-    steps: int = -1,
+    name: str, resume: Path | None, epochs: int = 1, *callbacks: L.Callback, steps: int = -1
 ) -> dict[str, float]:
     """What the last epoch has logged."""
     strategy, devices = STRATEGIES[name]

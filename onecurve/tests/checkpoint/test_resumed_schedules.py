@@ -6,7 +6,6 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
@@ -14,7 +13,6 @@ from torch.optim.lr_scheduler import (
     LinearLR,
     LRScheduler,
     OneCycleLR,
-    ReduceLROnPlateau,
     SequentialLR,
 )
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,7 +20,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import onecurve
 from onecurve.app.run.stop import end_of_training
 from onecurve.errors import UserError
-from onecurve.optim.schedulers import cosine
 
 STEPS_AN_EPOCH = 4
 
@@ -51,11 +48,6 @@ def warmed_up(optimizer: Any, steps: int) -> Any:
     return SequentialLR(optimizer, parts, milestones=[warmup])
 
 
-def of_functions(optimizer: Any, steps: int) -> Any:
-    options: Any = {"monitor": "", "mode": "min", "warmup": 0.3, "final": 0.1}
-    return cosine(optimizer, total_steps=steps, **options)["scheduler"]
-
-
 class Falls(LRScheduler):
     """Says of itself neither its length nor how it goes on."""
 
@@ -69,11 +61,11 @@ class Falls(LRScheduler):
         return [group["lr"] * factor for group in self.optimizer.param_groups]
 
 
+# And `LambdaLR`, as a command has it: test_resume.py.
 CURVES = {
     "OneCycleLR": one_cycle,
     "CosineAnnealingLR": CosineAnnealingLR,
     "SequentialLR": warmed_up,
-    "LambdaLR": of_functions,
 }
 
 
@@ -113,13 +105,6 @@ def fit(
     return trainer
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("trained") / "one.ckpt"
-    fit(Task(), epochs=1).save_checkpoint(path)
-    return path
-
-
 def rates(epochs: int, checkpoint: Path | None = None, **options: Any) -> list[float]:
     """The learning rate and momenta of each step."""
     task = Task(**options)
@@ -150,54 +135,19 @@ def test_a_schedule_that_does_not_tell_its_length_is_left_as_it_was(
     assert "resume: " not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("task", [Task("SGD"), Task("Adagrad"), Task(groups=2)], ids=lambda _: "")
-def test_another_optimizer_is_refused_before_the_first_step(checkpoint: Path, task: Task) -> None:
-    words = rf"is of another one than {task.optimizer}, or of other groups .* init=CHECKPOINT"
-    with pytest.raises(UserError, match=words):
-        fit(task, 2, checkpoint)
+def test_another_optimizer_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    fit(Task(), 1).save_checkpoint(tmp_path / "one.ckpt")
+    for task in (Task("SGD"), Task("Adagrad"), Task(groups=2)):
+        words = rf"is of another one than {task.optimizer}, or of other groups .* init=CHECKPOINT"
+        with pytest.raises(UserError, match=words):
+            fit(task, 2, tmp_path / "one.ckpt")
 
 
 def test_a_loader_without_a_batch_is_why_a_run_ends() -> None:
     trainer = quiet_trainer(onecurve.Single(), max_epochs=2)
-    trainer.fit(
-        Task(schedule=of_functions),
-        DataLoader(TensorDataset(torch.ones(3, 2)), batch_size=4, drop_last=True),
-    )
+    loader = DataLoader(TensorDataset(torch.ones(3, 2)), batch_size=4, drop_last=True)
+    trainer.fit(Task(schedule=CosineAnnealingLR), loader)
     assert end_of_training(trainer).reason == "data: its training loader has no batch"
-
-
-class WaitsForItsLoss(Task):
-    """Whose learning rate is halved after each epoch but the first."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        plateau = ReduceLROnPlateau(optimizer, patience=0, threshold=1.0, factor=0.5)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "loss"}}
-
-    def val_dataloader(self) -> Any:
-        return DataLoader(TensorDataset(torch.ones(2, 2)))
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("loss", 1.0)
-
-
-@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
-def test_a_plateau_is_noticed_at_the_end_of_a_resumed_epoch(hook: str, tmp_path: Path) -> None:
-    path, whole = tmp_path / "inside.ckpt", WaitsForItsLoss()
-    fit(whole, 3, None, Saves(path, hook, 1))
-    rest = WaitsForItsLoss()
-    fit(rest, 3, path)
-    assert rest.rates[-1] == whole.rates[-1]
-    assert rest.rates == whole.rates[-len(rest.rates) :]
-
-
-def test_what_is_saved_after_a_validation_that_was_due_is_complete(tmp_path: Path) -> None:
-    path, made = tmp_path / "last.ckpt", onecurve.ExponentialMovingAverage
-    fit(WaitsForItsLoss(), 2, None, made(), Saves(path, "on_train_batch_end", 1, -1))
-    saves = ModelCheckpoint(tmp_path, "{epoch}", "loss")
-    fit(WaitsForItsLoss(), 2, path, made(), saves, enable_checkpointing=True)
-    saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=True)
-    assert saved["callbacks"]["ExponentialMovingAverage"] == {"count": 2 * STEPS_AN_EPOCH}
 
 
 def test_gradients_that_a_checkpoint_does_not_hold_are_named(

@@ -48,7 +48,8 @@ def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_
 
 @pytest.mark.compares
 def test_in_the_background_and_from_one_format_to_the_other(train: Cli, warm: Cli) -> None:
-    options = ("scheduler=none", "test=false", "data.batch_size=128")
+    options = ("scheduler=none", "test=false", "data.batch_size=128", "callbacks.swa.start=1")
+    options += ("callbacks=[checkpoint,swa,ema]",)
     whole = train(*options, "trainer.max_epochs=3").run
     often = ("checkpoint.async=true", "callbacks.checkpoint.last_every_n_steps=2")
     run = train(*options, *often, "checkpoint.format=sharded", "trainer.max_epochs=1").run
@@ -62,6 +63,9 @@ def test_in_the_background_and_from_one_format_to_the_other(train: Cli, warm: Cl
     assert sorted(path.name for path in last.parent.iterdir()) == ["best.ckpt", "last.ckpt"]
     assert {"rest.ckpt", ".metadata"} < {path.name for path in last.iterdir()}
     assert column(run, "train/loss") == column(whole, "train/loss")
+    for file in ("swa.ckpt", "checkpoints/last.ckpt"):
+        ours, theirs = (read_checkpoint(each / file)["state_dict"] for each in (run, whole))
+        assert all(torch.equal(ours[key], value) for key, value in theirs.items()), file
 
 
 def test_what_is_not_whole_is_passed_over_or_told(

@@ -21,7 +21,6 @@ import onecurve
 from lightning.pytorch import Callback
 from pydantic import Field
 
-
 class GradientNoise(Callback):
     class Config(onecurve.Config):
         scale: float = Field(gt=0, le=1)
@@ -29,7 +28,6 @@ class GradientNoise(Callback):
 
     def __init__(self, scale, every=None, noise="normal"):
         self.scale = scale
-
 
 class Annealed(GradientNoise):
     def __init__(self, until, **options):
@@ -41,11 +39,9 @@ from lightning.pytorch import Callback
 
 from .types import Noise, Scale
 
-
 class GradientNoise(Callback):
     def __init__(self, scale: Scale, noise: Noise = "normal", every: int | None = None):
         self.scale = scale
-
 
 class Annealed(GradientNoise):
     def __init__(self, until: int, **options):
@@ -59,29 +55,22 @@ from pydantic import Field
 Scale = Annotated[float, Field(gt=0, le=1)]
 Noise = Literal["normal", "uniform"]
 """
-KEY = "callbacks.noise"
+KEY, OF_BASE = "callbacks.noise", {"_target_": "own.noise.Annealed"}
 TYPED: dict[str, dict[str, Any]] = {
     f"{KEY}.scale=2: must be a number above 0 to 1, such as {KEY}.scale=1": {"scale": 2},
-    f"{KEY}.noise=norml: must be one of normal, uniform, such as {KEY}.noise=normal": {
-        "scale": 1,
-        "noise": "norml",
-    },
-    f"{KEY}.every=often: must be a whole number or null, such as {KEY}.every=null": {
-        "scale": 1,
-        "every": "often",
-    },
+    f"{KEY}.noise=norml: must be one of normal, uniform, such as {KEY}.noise=normal": (
+        {"scale": 1, "noise": "norml"}
+    ),
+    f"{KEY}.every=often: must be a whole number or null, such as {KEY}.every=null": (
+        {"scale": 1, "every": "often"}
+    ),
     f"{KEY}.scal: there is no such key; did you mean {KEY}.scale?": {"scale": 1, "scal": 1},
     f"{KEY}.scale is needed: add {KEY}.scale=...": {"noise": "normal"},
     # What a class passes on to its base.
-    f"{KEY}.until=x: must be a whole number, such as {KEY}.until=0": {
-        "_target_": "own.noise.Annealed",
-        "until": "x",
-    },
-    f"{KEY}.scale=3: must be a number above 0 to 1, such as {KEY}.scale=1": {
-        "_target_": "own.noise.Annealed",
-        "until": 1,
-        "scale": 3,
-    },
+    f"{KEY}.until=x: must be a whole number, such as {KEY}.until=0": {**OF_BASE, "until": "x"},
+    f"{KEY}.scale=3: must be a number above 0 to 1, such as {KEY}.scale=1": (
+        {**OF_BASE, "until": 1, "scale": 3}
+    ),
 }
 
 
@@ -97,7 +86,7 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder.parent))
 
 
-def test_a_constructor_validates_what_it_is_built_with() -> None:
+def test_a_constructor_validates_what_it_is_built_with(refused: Refused, tmp_path: Path) -> None:
     for line, options in TYPED.items():
         with pytest.raises(UserError) as caught:
             validated(KEY, {"_target_": "own.noise.GradientNoise", **options})
@@ -106,9 +95,7 @@ def test_a_constructor_validates_what_it_is_built_with() -> None:
     assert given["every"] == 1000
     node = {"_target_": "own.noise.Annealed", "until": 1e3, "scale": 1}
     assert validated(KEY, node) == {**node, "until": 1000}
-
-
-def test_a_constructor_s_line_leaves_nothing(refused: Refused, tmp_path: Path) -> None:
+    # A command's line leaves nothing.
     typed = (f"+{KEY}._target_=own.noise.GradientNoise", f"+{KEY}.scale=2")
     assert refused("train.py", *typed) == f"error: {next(iter(TYPED))}"
     assert {path.name for path in tmp_path.iterdir()} == {"code"}
@@ -134,9 +121,7 @@ def test_a_model_in_a_class_reports_missing_and_unknown_keys() -> None:
     assert validated("x", {"_target_": noise, "_partial_": True, "every": 2})["every"] == 2
     nested = {"inner": {"_target_": noise, "scale": 0}}
     assert refused(**{"_target_": "builtins.dict", **nested}).startswith("callbacks.noise.inner.sc")
-
-
-def test_a_subclass_with_other_arguments_does_not_inherit_the_model() -> None:
+    # A subclass with other arguments does not inherit it.
     node = {"_target_": "own.modelled.Annealed", "until": 3, "scale": 7}
     assert validated("callbacks.noise", node) == node
 
@@ -149,16 +134,12 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*validate.TARGETS.values(), *validate.GROUPS.values(), *OPTIONS})
-)
-def test_every_key_of_the_library_is_described(name: str) -> None:
-    model = validate._model(name)
-    assert model.__doc__
-    assert [key for key, field in model.model_fields.items() if not field.description] == []
-
-
-def test_every_class_in_the_tables_exists_and_takes_the_keys_of_its_model() -> None:
+def test_every_key_of_the_library_is_described_and_taken_by_its_class() -> None:
+    for name in {*validate.TARGETS.values(), *validate.GROUPS.values(), *OPTIONS}:
+        model = validate._model(name)
+        assert model.__doc__, name
+        fields = model.model_fields.items()
+        assert [key for key, field in fields if not field.description] == [], name
     for target in validate.TARGETS:
         model = of_target(target)
         assert model is not None
@@ -170,13 +151,9 @@ def test_every_class_in_the_tables_exists_and_takes_the_keys_of_its_model() -> N
 
 WHOLE = Annotated[int, Field(ge=1)]
 DIGITS = Annotated[str, Field(pattern=r"^\d+$"), Words("digits", "12")]
+NO_WHOLE = [0, 1.5, True, "1", None, float("inf")]
 VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
-    (
-        WHOLE,
-        [1, 7, 2.0],
-        [0, 1.5, True, "1", None, float("inf")],
-        "a whole number from 1, such as key=1",
-    ),
+    (WHOLE, [1, 7, 2.0], NO_WHOLE, "a whole number from 1, such as key=1"),
     (WHOLE | None, [None], [0], "a whole number from 1 or null"),
     (WHOLE | Literal["auto"], ["auto", 3], ["aut", 0], "a whole number from 1 or auto"),
     (Annotated[float, Field(gt=0)], [1], [0, "x"], "a number above 0, such as key=1"),

@@ -1,7 +1,5 @@
 """Nothing that a run opens is open to strangers, and nothing secret stays behind."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +7,14 @@ import pytest
 from conftest import TINY, Cli, one_of_a_kind
 from processes import Command, end, listens
 from small.digits import Digits
-from torch.distributed.elastic.multiprocessing import SignalException
 
 from onecurve.app.run.stored import typed_secrets
-from onecurve.launch.agent import passing_on
 
 READ = "read-from-the-environment"
 PRIVATE = (
-    "data._target_=test_secrets_and_ports.Private",
-    "+data.login=${oc.env:LOGIN}",
-    "test=false",
+    *("data._target_=test_secrets_and_ports.Private", "+data.login=${oc.env:LOGIN}"),
+    *("+data.url=https://${data.login}@host", "trainer.max_epochs=1", "test=false"),
 )
-PRIVATE += ("+data.url=https://${data.login}@host", "trainer.max_epochs=1")
 SLOW = ("callbacks=[progress]", "trainer.max_epochs=100000", "strategy=ddp")
 
 
@@ -33,28 +27,27 @@ class Private(Digits):
         self.save_hyperparameters()
 
 
-@pytest.fixture
-def login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LOGIN", READ)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 def files_with(secret: str, folder: Path) -> list[str]:
     """The files that hold a text; those in a checkpoint are not compressed."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return sorted(str(path) for path in files if secret.encode() in path.read_bytes())
 
 
-@pytest.mark.usefixtures("login")
-def test_no_file_of_a_run_holds_a_secret(train: Cli, cli: Cli, tmp_path: Path) -> None:
+def test_no_file_of_a_run_or_a_sweep_holds_a_secret(
+    train: Cli, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGIN", READ)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     few = ["callbacks.tensorboard.images=0", "callbacks.tensorboard.histograms=false"]
     run = train(*PRIVATE, "callbacks=[checkpoint,tensorboard]", "logger=[csv,wandb]", *few).run
     assert files_with(READ, tmp_path / "runs") == []
-    assert "login: ${oc.env:LOGIN}" in (run / "config.yaml").read_text()
-    assert "url: https://${data.login}@host" in (run / "config.yaml").read_text()
-    more = cli("train.py", "resume=last", "trainer.max_epochs=2")
-    assert more.status == 0, more.err
-    assert files_with(READ, tmp_path / "runs") == []
+    config = (run / "config.yaml").read_text()
+    assert "login: ${oc.env:LOGIN}" in config
+    assert "url: https://${data.login}@host" in config
+    for typed in (("resume=last", "trainer.max_epochs=2"), ("-m", *TINY, *PRIVATE, "seed=1")):
+        more = cli("train.py", *typed)
+        assert more.status == 0, more.err
+        assert files_with(READ, tmp_path / "runs") == []
 
 
 def test_a_secret_that_is_typed_is_stored_and_a_line_says_so(cli: Cli) -> None:
@@ -62,13 +55,6 @@ def test_a_secret_that_is_typed_is_stored_and_a_line_says_so(cli: Cli) -> None:
     assert outcome.status == 0, outcome.err
     assert "paths.api_key: is stored in the run's files as it was typed" in outcome.err
     assert "'paths.api_key=${oc.env:NAME}'" in outcome.err
-
-
-@pytest.mark.usefixtures("login")
-def test_no_file_of_a_sweep_holds_a_secret(cli: Cli, tmp_path: Path) -> None:
-    sweep = cli("train.py", "-m", *TINY, *PRIVATE, "seed=1")
-    assert sweep.status == 0, sweep.err
-    assert files_with(READ, tmp_path / "runs") == []
 
 
 def test_what_is_named_like_a_secret() -> None:
@@ -86,14 +72,3 @@ def test_one_node_listens_to_itself_alone(tmp_path: Path, devices: int) -> None:
         assert listens(process.pid) == {"127.0.0.1"}
     finally:
         end(process)
-
-
-def test_a_rank_that_is_gone_does_not_keep_a_signal_from_the_others(tmp_path: Path) -> None:
-    gone = os.fork()
-    if gone == 0:
-        os._exit(0)
-    os.waitpid(gone, 0)
-    (tmp_path / str(gone)).touch()
-    with pytest.raises(SignalException), passing_on(tmp_path, 1) as received:
-        signal.raise_signal(signal.SIGTERM)
-    assert received == [signal.SIGTERM]

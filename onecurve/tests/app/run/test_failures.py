@@ -8,20 +8,17 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import TINY, Cli, Outcome, one_of_a_kind
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from processes import Command, nothing_stays_of
-from several_fits import Small, data, quiet_trainer
 from torch.utils.data import DataLoader
 from warm_ranks import RANKS
 
-import onecurve
-from onecurve.app.run.stop import StopOnSignal
 from onecurve.batch.workers import keep_workers
-from onecurve.errors import chain, user_error_behind
 from onecurve.machine import SIGNALS
 
 
@@ -33,16 +30,12 @@ class FailOnRank(Callback):
         self.how = how
         self.when = when
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *rest: object
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         if self.when == "train" and trainer.global_step == 3:
             self.fail(trainer)
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, i: int
-    ) -> None:
-        if self.when == "validation" and i == 1:
+    def on_validation_batch_end(self, trainer: Trainer, *rest: Any) -> None:
+        if self.when == "validation" and rest[3] == 1:
             self.fail(trainer)
 
     def fail(self, trainer: Trainer) -> None:
@@ -68,11 +61,9 @@ def ranks() -> list[str]:
     listing = ["ps", "-eo", "pid=,ppid=,stat=,args="]
     done = subprocess.run(listing, capture_output=True, text=True, check=True)
     rows = [line.split(None, 3) for line in done.stdout.splitlines()]
-    servers = {
-        pid for pid, parent, _, args in rows if parent == str(os.getpid()) and "forkserver" in args
-    }
-    rows = [row for row in rows if row[0] not in warm]
-    return [args for _, parent, state, args in rows if parent in servers and state[0] != "Z"]
+    servers = {row[0] for row in rows if row[1] == str(os.getpid()) and "forkserver" in row[3]}
+    rows = [row for row in rows if row[0] not in warm and row[2][0] != "Z"]
+    return [args for _, parent, _, args in rows if parent in servers]
 
 
 @pytest.fixture
@@ -110,23 +101,6 @@ def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when:
     expected = {"status": "failed", "error": f"ArithmeticError: {when} failed"}
     assert outcome.metrics == expected
     assert ranks() == []
-
-
-def test_a_rank_that_failed_has_no_handler_of_lightning(tmp_path: Path) -> None:
-    """It sends SIGTERM on to the other ranks, which may have ended: a traceback in a destructor."""
-    handlers = []
-
-    class Ends(onecurve.Single):
-        def teardown(self) -> None:
-            handlers.append(signal.getsignal(signal.SIGTERM))
-            super().teardown()
-
-    before = signal.getsignal(signal.SIGTERM)
-    options = {"enable_checkpointing": True, "max_epochs": 1, "default_root_dir": tmp_path}
-    callbacks = [FailOnRank(rank=0), StopOnSignal(tmp_path / "last.ckpt")]
-    with pytest.raises(ArithmeticError):
-        quiet_trainer(Ends(), callbacks=callbacks, **options).fit(Small(), data(40))
-    assert handlers == [before]
 
 
 @pytest.mark.parametrize("rank", one_of_a_kind([0, 1], kept=[1]))
@@ -212,10 +186,3 @@ def test_what_fails_after_ctrl_c_is_no_failure(cli: Cli, sweep: tuple[str, ...])
     assert [json.loads((run / "metrics.json").read_text()) for run in outcome.runs] == [
         {"status": "interrupted", "stopped": "stopped by Ctrl-C"}
     ]
-
-
-def test_errors_that_name_each_other_are_gone_through_once() -> None:
-    first, second = ValueError(), OSError()
-    first.__cause__, second.__context__ = second, first
-    assert list(chain(first)) == [first, second]
-    assert user_error_behind(first) is None

@@ -1,18 +1,18 @@
 """A newcomer's own module with Lightning's usual names, and the mistakes that people make in it."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import TINY, Cli
-from lightning.pytorch import LightningDataModule, LightningModule
-from several_fits import Case, Small, alone, fits_in_ranks, quiet_trainer
+from lightning.pytorch import LightningModule
+from several_fits import Case, Small, alone, data, fits_in_ranks, quiet_trainer
 from small.digits import Digits
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.app.metric_names import better
@@ -28,54 +28,27 @@ class Vector(Small):
 
 class Detached(Small):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx).detach()
+        return self.of(batch).detach()
 
 
 class Number(Small):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch, batch_idx).item()
+        return self.of(batch).item()
 
 
 class Unnamed(Small):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return {"los": super().training_step(batch, batch_idx)}
+        return {"los": self.of(batch)}
 
 
 class Forgets(Small):
     def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
-        loss = self.loss(self(batch[0]), batch[1])
-        self.log("train_loss", loss)
-
-
-RETURNS: dict[type[Small], str] = {
-    Vector: r"returned a tensor of shape \(\d+,\), and a loss is one number; return its .mean()",
-    Detached: "returned a loss without a gradient; leave out .detach() and torch.no_grad()",
-    Number: "returned a float (",
-    Unnamed: "returned a dict without a loss (keys: los); add 'loss'",
-    Forgets: "returns nothing; end it with `return loss`",
-}
-
-
-def test_what_a_step_returns_is_rejected_in_one_line() -> None:
-    def in_strategy(strategy: Callable[[], Any]) -> dict[Any, Case]:
-        return {(strategy.__name__, kind): (kind, strategy(), {}) for kind in RETURNS}
-
-    cases = {
-        name: case
-        for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Pipeline)
-        for name, case in in_strategy(strategy).items()
-    }
-    lines = alone(in_strategy(onecurve.Single)) | fits_in_ranks(cases)
-    assert len(lines) == 4 * len(RETURNS)
-    for (strategy, kind), line in lines.items():
-        words = RETURNS[kind] if kind is Vector else re.escape(RETURNS[kind])
-        where = rf"training_step of {kind.__name__} \(test_own_module.py, line \d+\)"
-        assert re.match(f"{where} {words}", str(line)), (strategy, line)
+        self.log("train_loss", self.of(batch))
 
 
 class Skips(Small):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+        return None if batch_idx == 1 else self.of(batch)
 
 
 class NoOptimizer(Small):
@@ -83,18 +56,37 @@ class NoOptimizer(Small):
         torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def test_what_trains_nothing_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    alone({kind: (kind, None, {}) for kind in (Skips, NoOptimizer)})
-    skips, no_optimizer = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(
+RETURNS: dict[type[Small], str] = {
+    Vector: r"returned a tensor of shape \(\d+,\), and a loss is one number; return its .mean\(\)",
+    Detached: r"returned a loss without a gradient; leave out .detach\(\) and torch.no_grad\(\)",
+    Number: r"returned a float \(",
+    Unnamed: r"returned a dict without a loss \(keys: los\); add 'loss'",
+    Forgets: "returns nothing; end it with `return loss`",
+}
+
+
+def test_what_a_step_returns_is_rejected_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    cases: dict[Any, Case] = {
+        (kind, strategy): (kind, strategy(), {})
+        for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Pipeline)
+        for kind in RETURNS
+    }
+    others = (Skips, NoOptimizer)
+    lines = alone({kind: (kind, None, {}) for kind in (*RETURNS, *others)})
+    lines |= fits_in_ranks(cases)
+    for name, line in lines.items():
+        kind = name[0] if isinstance(name, tuple) else name
+        where = rf"training_step of {kind.__name__} \(test_own_module.py, line \d+\)"
+        assert kind in others or re.match(f"{where} {RETURNS[kind]}", str(line)), (name, line)
+    # What trains nothing gets a line, too.
+    said = capsys.readouterr().err
+    assert said.count("\n") == len(others)
+    for line in (
         r"strategy=single: training_step of Skips \(test_own_module.py, line \d+\) returned None, "
         "which skips a batch; if that is not meant, return the loss",
-        skips,
-    )
-    assert re.match(
         r"configure_optimizers of NoOptimizer \(test_own_module.py, line \d+\) returned None: ",
-        no_optimizer,
-    )
+    ):
+        assert re.search(f"(?m)^{line}", said), said
 
 
 # A metric that is monitored
@@ -109,8 +101,7 @@ class Mine(LightningModule):
         self.waits_for = waits_for
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs, targets = batch
-        loss = F.cross_entropy(self.model(inputs), targets)
+        loss = F.cross_entropy(self.model(batch[0]), batch[1])
         self.log("train_loss", loss)
         return loss
 
@@ -121,13 +112,9 @@ class Mine(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters())
-        if not self.waits_for:
-            return optimizer
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": plateau, "monitor": self.waits_for},
-        }
+        waits = {"lr_scheduler": {"scheduler": plateau, "monitor": self.waits_for}}
+        return {"optimizer": optimizer, **(waits if self.waits_for else {})}
 
 
 class Unvalidated(Mine):
@@ -174,11 +161,10 @@ def test_only_what_is_logged_is_proposed(cli: Cli) -> None:
     assert end.startswith(f"error: {key}=val_map: nothing logs a metric of that name; Mine logs ")
     assert f"what was trained is saved: resume=last {key}=val_" in end
     (*_, end) = cli("train.py", *OWN, "task._target_=test_own_module.Silent").err.splitlines()
-    assert end == (
-        "error: monitor=val/acc: nothing logs a metric of that name; Silent logs train_loss; use "
-        "monitor=train_loss mode=min; what was trained is saved: resume=last monitor=train_loss "
-        "mode=min"
+    assert (
+        "monitor=val/acc: nothing logs a metric of that name; Silent logs train_loss; use " in end
     )
+    assert end.endswith("is saved: resume=last monitor=train_loss mode=min")
 
 
 def test_a_run_without_a_validation_has_no_best_weights(cli: Cli) -> None:
@@ -193,6 +179,7 @@ def test_a_run_without_a_validation_has_no_best_weights(cli: Cli) -> None:
 
 
 def test_names_without_a_slash_are_metrics_of_the_run(train: Cli) -> None:
+    """Of its task, and not what is logged beside it."""
     outcome = train(*OWN, "monitor=val_acc", "callbacks=[checkpoint,lr_monitor]")
     named = {name for name in outcome.metrics if name.startswith(("val", "train", "lr"))}
     assert named == {"train_loss", "val_acc", "val_loss"}
@@ -205,65 +192,51 @@ def test_the_side_that_is_better_follows_the_name(cli: Cli) -> None:
     assert {name: better(name) for name in sides} == sides
     follows = "mode='${mode_of:${monitor}}'"
     outcome = cli("train.py", *OWN, "monitor=val_gap", follows)
-    assert (outcome.status, outcome.err) == (
-        2,
-        "error: monitor=val_gap: its name does not tell which way is better; add mode=min or "
-        "mode=max\n",
-    )
+    line = "monitor=val_gap: its name does not tell which way is better; add mode=min or mode=max"
+    assert (outcome.status, outcome.err) == (2, f"error: {line}\n")
 
 
 # Errors of one's own code
 
 
 class NoFile(Digits):
-    """Reads a table that is not there, where a data module usually does."""
+    """Reads a table that is not there: in its constructor, its `setup`, or for its batches."""
+
+    def __init__(self, fails: str = "batch", workers: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.fails, self.workers = fails, workers
+        self.read("built")
 
     def setup(self, stage: str) -> None:
-        _table("missing.csv")
-
-
-class NoFileBuilt(Digits):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        _table("missing.csv")
-
-
-class NoBatch(Digits):
-    collate: Callable[[Any], str] = staticmethod(lambda rows: _table("missing.csv"))
-    workers = 0
+        self.read("setup")
+        super().setup(stage)
 
     def train_dataloader(self) -> Any:
-        loader = torch.utils.data.DataLoader
-        return loader([1, 2], collate_fn=self.collate, num_workers=self.workers)
+        def collate(_: Any) -> Any:
+            return self.read("batch") or {}["missing.csv"]
+
+        return DataLoader([1, 2], collate_fn=collate, num_workers=self.workers)
+
+    def read(self, when: str) -> Any:
+        return when == self.fails and open("missing.csv")
 
 
-class NoBatchInWorker(NoBatch):
-    workers = 1
+NO_FILE = "data._target_=test_own_module.NoFile"
 
 
-class NoKeyInWorker(NoBatchInWorker):
-    collate = staticmethod(lambda rows: _table(**{}["missing.csv"]))
-
-
-def _table(file: str) -> str:
-    with open(file) as table:
-        return table.read()
-
-
-@pytest.mark.parametrize("kind", [NoFile, NoBatch, NoBatchInWorker, NoKeyInWorker])
-def test_errors_of_data_keep_the_frames_of_the_project(
-    cli: Cli, kind: type[LightningDataModule]
-) -> None:
-    outcome = cli(
-        "train.py", *OWN, "monitor=val_acc", f"data._target_=test_own_module.{kind.__name__}"
-    )
+@pytest.mark.parametrize(
+    "typed", ["+data.fails=setup", "", "+data.workers=1", "+data.workers=1 +data.fails=key"]
+)
+def test_errors_of_data_keep_the_frames_of_the_project(cli: Cli, typed: str) -> None:
+    outcome = cli("train.py", *OWN, "monitor=val_acc", NO_FILE, *typed.split())
     assert outcome.status == 1
     shown = outcome.err.partition("Traceback (most recent call last):\n")[2]
     files = re.findall('^  File "(.*)"', shown, re.MULTILINE)
-    assert len(files) == 3 - (kind is NoKeyInWorker)  # the first is of train.py
+    assert len(files) == 3 - ("key" in typed)  # the first is of train.py
     assert {Path(file).name for file in files} == {"train.py", Path(__file__).name}
     assert '"missing.csv"' in shown
-    assert re.search("^(FileNotFoundError|KeyError): ", shown, re.MULTILINE)
+    error = "KeyError" if "key" in typed else "FileNotFoundError"
+    assert re.search(f"^{error}: ", shown, re.MULTILINE)
 
 
 class BackwardTwice(Mine):
@@ -294,7 +267,7 @@ def test_no_library_s_inside_is_shown(cli: Cli, kind: type[Mine]) -> None:
 
 
 def test_errors_of_constructors_name_the_lines_of_the_project(cli: Cli) -> None:
-    outcome = cli("train.py", *OWN, "data._target_=test_own_module.NoFileBuilt")
+    outcome = cli("train.py", *OWN, NO_FILE, "+data.fails=built")
     assert outcome.status == 2
     assert re.search(
         r"No such file or directory: 'missing.csv' \(test_own_module.py, line \d+, called in "
@@ -306,16 +279,10 @@ def test_errors_of_constructors_name_the_lines_of_the_project(cli: Cli) -> None:
 # The table of layers
 
 
-class WithExample(Small):
-    def __init__(self) -> None:
-        super().__init__()
-        self.example_input_array = torch.zeros(2, 5)
-
-
 def test_the_table_of_layers_does_not_call_the_network(capsys: pytest.CaptureFixture[str]) -> None:
     """Which would fail by the example's width, and in double precision by its type."""
-    loader = torch.utils.data.DataLoader([(torch.zeros(6), torch.zeros(2))])
     summary, options = LayerTable(max_depth=2), {"precision": "64-true", "max_steps": 1}
-    trainer = quiet_trainer(onecurve.Single(), callbacks=[summary], **options)
-    trainer.fit(WithExample(), loader)
+    trainer, task = quiet_trainer(onecurve.Single(), callbacks=[summary], **options), Small()
+    task.example_input_array = torch.zeros(2, 5)
+    trainer.fit(task, data())
     assert "146 parameters, 146 of them trainable" in capsys.readouterr().out

@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from several_fits import Small, data
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 import onecurve
 from onecurve.errors import in_python
@@ -32,16 +32,13 @@ class Plain(Small):
         super().__init__()
         self.net[1] = layer()  # type: ignore[operator]
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:  # type: ignore[override]
-        loss = self.loss(self(batch[0]), batch[1])
-        self.log("train", loss, on_step=True, on_epoch=True, batch_size=self.size(batch[1]))
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.of(batch)
+        self.log("train", loss, on_step=True, on_epoch=True, batch_size=len(batch[1]))
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val", self.loss(self(batch[0]), batch[1]), batch_size=self.size(batch[1]))
-
-    def size(self, targets: Tensor) -> int:
-        return len(targets)
+        self.log("val", self.loss(self(batch[0]), batch[1]), batch_size=len(batch[1]))
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -52,9 +49,8 @@ class Remembers(Plain):
 
     last = 0.0
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        loss = super().training_step(batch, batch_idx)
-        assert loss is not None
+    def of(self, batch: Any) -> Tensor:
+        loss = super().of(batch)
         last, self.last = self.last, float(loss.detach())
         return loss * (1 + last)
 
@@ -65,92 +61,56 @@ class DrawnLate(Plain):
 
 
 class KnowsItsStrategy(Plain):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        loss = super().training_step(batch, batch_idx)
-        return None if loss is None else loss * len(type(self.trainer.strategy).__name__)
+    def of(self, batch: Any) -> Tensor:
+        return super().of(batch) * len(type(self.trainer.strategy).__name__)
 
 
-def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
-    return data(30), data(11)
+class WithBuffer(Plain):
+    first = torch.zeros(())
 
-
-class Noisy(Dataset[Any]):
-    def __len__(self) -> int:
-        return 32
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return torch.randn(6) + index, torch.randn(2)
-
-
-def noisy() -> DataLoader[Any]:
-    return DataLoader(Noisy(), batch_size=8)
-
-
-class Data(LightningDataModule):
-    """Takes whatever keys a configuration has."""
-
-    def __init__(self, **_: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        return data(30)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        return data(11)
+        self.register_buffer("buffer", self.first.clone())
 
 
-def fives() -> DataLoader[Any]:
-    """Of which two ranks have three samples and two."""
-    return DataLoader(data(30).dataset, batch_size=5)
-
-
-class HasCenter(Plain):
+class HasCenter(WithBuffer):
     """Beside its network, which trains alike, a buffer that moves by a rank's own samples."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("center", torch.zeros(()))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        self.center.add_(1.0 + 1e-5 * batch[0].mean())
-        return super().training_step(batch, batch_idx)
+    def of(self, batch: Any) -> Tensor:
+        self.buffer.add_(1.0 + 1e-5 * batch[0].mean())
+        return super().of(batch)
 
 
-class Queue(Plain):
+class Queue(WithBuffer):
     """Compares with the outputs of earlier steps, as MoCo does."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("queue", torch.ones(16, 2))
+    first = torch.ones(16, 2)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+    def of(self, batch: Any) -> Tensor:
         outputs = self(batch[0])
-        loss = torch.logsumexp(outputs @ self.queue.clone().T, 1).mean()  # type: ignore[operator]
-        self.queue = torch.cat([outputs.detach(), self.queue])[:16]  # type: ignore[list-item]
+        loss = torch.logsumexp(outputs @ self.buffer.clone().T, 1).mean()
+        self.buffer = torch.cat([outputs.detach(), self.buffer])[:16]
         return loss
 
 
 class LogsItsQueue(Queue):
     """Logs one step before its loss differs."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+    def of(self, batch: Any) -> Tensor:
         self.log("largest", self(batch[0]).max())
-        return super().training_step(batch, batch_idx)
+        return super().of(batch)
 
 
-class Codebook(Plain):
+class Codebook(WithBuffer):
     """Draws one of its own samples and moves it by the others, as a VQ-VAE does."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("code", torch.zeros(6))
+    first = torch.zeros(6)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        if not batch_idx:
-            self.code.copy_(batch[0][torch.randint(len(batch[0]), ())])
-        self.code.lerp_(batch[0].mean(0), 0.1)
-        loss = super().training_step(batch, batch_idx)
-        return None if loss is None else loss + (self(batch[0]) - self(self.code)).square().mean()
+    def of(self, batch: Any) -> Tensor:
+        if not self.global_step:
+            self.buffer.copy_(batch[0][torch.randint(len(batch[0]), ())])
+        self.buffer.lerp_(batch[0].mean(0), 0.1)
+        return super().of(batch) + (self(batch[0]) - self(self.buffer)).square().mean()
 
 
 class RatedByDevices(Plain):
@@ -166,9 +126,9 @@ class NoisyValidation(Plain):
 class LogsItsLossCoarsely(Plain):
     """Under the name that parity has for what a step returns."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:  # type: ignore[override]
-        loss = super().training_step(batch, batch_idx)
-        self.log("loss", loss.float(), batch_size=len(batch[1]))  # type: ignore[union-attr]
+    def of(self, batch: Any) -> Tensor:
+        loss = super().of(batch)
+        self.log("loss", loss.float(), batch_size=len(batch[1]))
         return loss
 
 
@@ -180,46 +140,72 @@ class ShakesItsGradients(Plain):
         return outputs + 3e-10 * torch.rand_like(outputs) * (outputs - outputs.detach())
 
 
-class Sums(Plain):
-    """Draws what does not matter, as Wav2Vec2 does."""
+class SumsOfNormalized(Plain):
+    """A sum that is not exactly as much larger, because BatchNorm sees a rank's share.
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        torch.rand(3)
-        return (self(batch[0]) - batch[1]).square().sum()
-
-
-class SumsOfNormalized(Sums):
-    """A sum that is not exactly as much larger, because BatchNorm sees a rank's share."""
+    It draws what does not matter, as Wav2Vec2 does.
+    """
 
     def __init__(self) -> None:
         super().__init__(partial(nn.BatchNorm1d, 8))
+
+    def of(self, batch: Any) -> Tensor:
+        torch.rand(3)
+        return (self(batch[0]) - batch[1]).square().sum()
 
 
 class NoisyStep(Plain):
     """Adds its noise to the batch."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+    def of(self, batch: Any) -> Tensor:
         batch[0].add_(torch.randn_like(batch[0]))
-        return super().training_step(batch, batch_idx)
+        return super().of(batch)
 
 
-class Turns:
-    """Batches of a user's own, which are others each time that they are asked for."""
+def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
+    return data(30), data(11)
 
-    def __init__(self) -> None:
-        self.asked = 0
 
-    def __iter__(self) -> Iterator[list[int]]:
+class Data(LightningDataModule):
+    """Takes whatever keys a configuration has."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.train_dataloader, self.val_dataloader = partial(data, 30), partial(data, 11)
+
+
+class Noisy(Dataset[Any]):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(6) + index, torch.randn(2)
+
+
+def noisy() -> DataLoader[Any]:
+    return DataLoader(Noisy(), batch_size=8)
+
+
+def fives() -> DataLoader[Any]:
+    """Of which two ranks have three samples and two."""
+    return DataLoader(data(30).dataset, batch_size=5)
+
+
+class Turns(Sampler[int]):
+    """Samples in an order that is another one each time that they are asked for."""
+
+    asked = 0
+
+    def __iter__(self) -> Iterator[int]:
         self.asked += 1
-        order = [(7 * self.asked + at) % 30 for at in range(30)]
-        yield from (order[at : at + 6] for at in range(0, 30, 6))
+        return iter([(7 * self.asked + at) % 30 for at in range(30)])
 
     def __len__(self) -> int:
-        return 5
+        return 30
 
 
 def by_turns() -> DataLoader[Any]:
-    return DataLoader(data(30).dataset, batch_sampler=Turns())  # type: ignore[arg-type]
+    return DataLoader(data(30).dataset, batch_size=6, sampler=Turns())
 
 
 STRATEGIES = {
@@ -308,23 +294,19 @@ def test_it_leaves_the_process_as_it_was(capfd: pytest.CaptureFixture[str]) -> N
 class Asks(Plain):
     """Looks at the strategy that it trains under, and uses what ours have beside Lightning's."""
 
+    seen: ClassVar[list[tuple[Any, Tensor]]] = []
+
     def on_train_start(self) -> None:
-        self.strategy = self.trainer.strategy
-        self.rows = self.strategy.all_samples(torch.ones(2, 1))  # type: ignore[attr-defined]
+        strategy: Any = self.trainer.strategy
+        self.seen.append((strategy, strategy.all_samples(torch.ones(2, 1))))
 
 
 def test_the_plain_run_is_plain() -> None:
-    tasks: list[Asks] = []
-
-    def make() -> Asks:
-        tasks.append(Asks())
-        return tasks[-1]
-
-    onecurve.parity(make, loaders, strategy=onecurve.Single(), accelerator="cpu")
-    plain = tasks[-1]
-    assert isinstance(plain.strategy, SingleDeviceStrategy)
-    assert not isinstance(plain.strategy, CallbackAPI)
-    assert plain.rows.tolist() == [[1.0], [1.0]]
+    onecurve.parity(Asks, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    strategy, rows = Asks.seen[-1]
+    assert isinstance(strategy, SingleDeviceStrategy)
+    assert not isinstance(strategy, CallbackAPI)
+    assert rows.tolist() == [[1.0], [1.0]]
 
 
 TINY = (

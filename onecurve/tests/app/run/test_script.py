@@ -18,6 +18,7 @@ from conftest import (
     Cli,
     Outcome,
     column,
+    largest_difference,
     one_of_a_kind,
 )
 
@@ -58,12 +59,15 @@ def write(scripts: Path) -> Write:
 
 
 @pytest.fixture
-def trained(write: Write, warm: Cli) -> Callable[..., Outcome]:
-    """A run of these lines, which must succeed."""
+def trained(write: Write, cli: Cli, warm: Cli) -> Callable[..., Outcome]:
+    """A run of these lines, which must end with a status."""
 
-    def run(strategy: str, *lines: str) -> Outcome:
+    def run(strategy: str, *lines: str, more: tuple[str, ...] = (), status: int = 0) -> Outcome:
         write(*lines)
-        return warm("train.py", *TINY, FLOAT64, *STRATEGIES[strategy])
+        typed = ("train.py", *TINY, FLOAT64, *STRATEGIES[strategy], *more)
+        outcome = cli(*typed) if status else warm(*typed)
+        assert outcome.status == status, outcome.err
+        return outcome
 
     return run
 
@@ -74,11 +78,6 @@ def printed(outcome: Outcome, strategy: str) -> str:
     return outcome.out if alone else (outcome.run / "logs" / "rank_1.log").read_text()
 
 
-def differ(a: list[float], b: list[float]) -> float:
-    assert len(a) == len(b) > 0
-    return max(abs(x - y) for x, y in zip(a, b, strict=True))
-
-
 @each_strategy
 def test_validation_before_the_fit(strategy: str, trained: Callable[..., Outcome]) -> None:
     # The order of the samples is another one after a validation, as with a plain Trainer.
@@ -87,20 +86,10 @@ def test_validation_before_the_fit(strategy: str, trained: Callable[..., Outcome
     alone, swapped = (trained(name, *lines) for name in ("single", strategy))
     for name in ("train/loss", "val/loss"):
         curves = [column(outcome.run, name) for outcome in (alone, swapped)]
-        assert differ(*curves) < ROUNDING
+        assert largest_difference(*curves) < ROUNDING
     assert len(column(swapped.run, "val/loss")) == 3
     assert swapped.metrics["before"] == pytest.approx(column(swapped.run, "val/loss")[0])
     assert abs(alone.metrics["test/loss"] - swapped.metrics["test/loss"]) < ROUNDING
-
-
-@each_strategy
-def test_a_second_fit_with_other_callbacks(strategy: str, trained: Callable[..., Outcome]) -> None:
-    outcome = trained(strategy, TWO_FITS, "again.test(task, datamodule=data, verbose=False)")
-    assert f": {EPOCH} steps" in printed(outcome, strategy)
-    assert outcome.metrics["status"] == "finished"
-    assert outcome.metrics["global_step"] == EPOCH
-    assert "test/loss" in outcome.metrics
-    assert len(column(outcome.run, "train/loss")) == 3 * EPOCH
 
 
 @each_strategy
@@ -117,7 +106,7 @@ def test_callbacks_and_a_trainer_built_by_hand(
         TEST,
     )
     curves = [column(outcome.run, "train/loss") for outcome in (ordinary, by_hand)]
-    assert differ(*curves) < ROUNDING
+    assert largest_difference(*curves) < ROUNDING
     assert abs(ordinary.metrics["test/loss"] - by_hand.metrics["test/loss"]) < ROUNDING
     assert (by_hand.run / "checkpoints" / "last.ckpt").is_file()
     assert f": {2 * EPOCH} steps" in printed(by_hand, strategy)
@@ -152,35 +141,35 @@ def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: C
 
 
 @each_strategy
-def test_an_error_between_fit_and_test(strategy: str, write: Write, cli: Cli) -> None:
-    write(TRAINER, FIT, "[][0]", TEST)
-    failed = cli("train.py", *TINY, *STRATEGIES[strategy])
-    assert (failed.status, failed.metrics["status"]) == (1, "failed")
+def test_an_error_between_fit_and_test_or_an_exit(
+    strategy: str, trained: Callable[..., Outcome]
+) -> None:
+    failed = trained(strategy, TRAINER, FIT, "[][0]", TEST, status=1)
+    assert failed.metrics["status"] == "failed"
     assert "train.py" in failed.err
     assert "IndexError" in failed.err
     assert (failed.run / "checkpoints" / "last.ckpt").is_file()
-
-
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["single"]))
-def test_a_script_that_ends_itself(strategy: str, write: Write, cli: Cli) -> None:
-    write(TRAINER, FIT, "sys.exit(3)")
-    ended = cli("train.py", *TINY, *STRATEGIES[strategy])
-    assert ended.status == 3
+    exits = [FIT, "sys.exit(3)"]
+    if strategy == "ddp":
+        exits = ["task.on_train_batch_end = lambda *_: sys.exit(3)", FIT]
+    ended = trained(strategy, TRAINER, *exits, status=3)
     assert "the script ended itself by sys.exit(3)" in ended.err
     assert "Traceback" not in ended.err
 
 
 @each_strategy
-def test_a_checkpoint_of_the_second_fit(strategy: str, write: Write, cli: Cli, warm: Cli) -> None:
-    write(TWO_FITS.replace("callbacks=[", "callbacks=[*run.build(cfg.callbacks), "))
-    saved = warm("train.py", *TINY, *STRATEGIES[strategy])
-    last = saved.run / "checkpoints" / "last.ckpt"
-    resumed = warm("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
-    assert resumed.metrics["status"] == "finished"
-    write(ORDINARY)
-    refused = cli("train.py", *TINY, *STRATEGIES[strategy], f"resume={last}")
-    assert refused.status == 2, refused.err
-    (line,) = refused.err.splitlines()
+def test_a_second_fit_and_its_checkpoint(strategy: str, trained: Callable[..., Outcome]) -> None:
+    """With callbacks of its own."""
+    fits = TWO_FITS.replace("callbacks=[", "callbacks=[*run.build(cfg.callbacks), ")
+    saved = trained(strategy, fits, "again.test(task, datamodule=data, verbose=False)")
+    assert f": {EPOCH} steps" in printed(saved, strategy)
+    assert saved.metrics["status"] == "finished"
+    assert saved.metrics["global_step"] == EPOCH
+    assert "test/loss" in saved.metrics
+    assert len(column(saved.run, "train/loss")) == 3 * EPOCH
+    again = (f"resume={saved.run / 'checkpoints' / 'last.ckpt'}",)
+    assert trained(strategy, fits, more=again).metrics["status"] == "finished"
+    (line,) = trained(strategy, ORDINARY, more=again, status=2).err.splitlines()
     assert "was saved by fit 2 of the script, and this is fit 1" in line
     assert "`if not run.is_over(1):`" in line
 

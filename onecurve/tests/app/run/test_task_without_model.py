@@ -91,14 +91,11 @@ def test_what_a_task_takes_is_all_that_a_run_needs(warm: Cli, script: str, typed
     assert len(column(outcome.run, "train/loss")) == 8
 
 
-def test_what_was_typed_for_nothing_is_named(warm: Cli, script: str) -> None:
-    outcome = warm(script, "task=own", "model=mlp", "init=xavier", *SHORT)
-    line = "model=mlp init=xavier: not used, as the task takes no network; leave it out"
-    assert outcome.err.splitlines() == [line]
-
-
 def test_a_run_without_a_model_goes_on_and_is_measured(warm: Cli, script: str) -> None:
-    first = warm(script, "task=own", *SHORT)
+    """What was typed for nothing is named."""
+    first = warm(script, "task=own", "model=mlp", "init=xavier", *SHORT)
+    line = "model=mlp init=xavier: not used, as the task takes no network; leave it out"
+    assert first.err.splitlines() == [line]
     warm(script, "task=own", *SHORT, "resume=last", "trainer.max_epochs=2")
     whole = warm(script, "task=own", *SHORT, "trainer.max_epochs=2")
     curves = [column(outcome.run, "train/loss") for outcome in (first, whole)]

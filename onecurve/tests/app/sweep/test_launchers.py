@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import ROOT, TINY, Cli, column, run_directories
 from processes import nothing_stays_of
+from test_resume import same, weights
 from test_sweeps import statuses
 
 from onecurve.app.sweep.launchers import share
@@ -45,11 +46,7 @@ def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> Non
     for one, other in zip(serial, parallel, strict=True):
         for name in ("train/loss", "val/loss", "val/acc"):
             assert column(one, name) == column(other, name)
-        first, second = (
-            torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-            for run in (one, other)
-        )
-        assert all(torch.equal(first[key], second[key]) for key in first)
+        assert same(weights(one), weights(other))
 
 
 @pytest.mark.long
@@ -88,12 +85,10 @@ def test_ctrl_c_lets_all_jobs_save(tmp_path: Path) -> None:
     runs = run_directories(tmp_path)
     found = statuses(runs[0].parent)
     assert set(found.values()) == {"finished", "interrupted"}
-    files = [
-        run / "checkpoints/last.ckpt" for run in runs if found[int(run.name[:2])] != "finished"
-    ]
-    saved = [torch.load(file, weights_only=True) for file in files if file.exists()]
-    steps = [int(re.findall(r"\d+", line)[0]) for line in lines]
-    assert sorted(checkpoint["global_step"] for checkpoint in saved) == sorted(steps)
+    stopped = [run for run in runs if found[int(run.name[:2])] != "finished"]
+    files = [file for run in stopped for file in run.glob("checkpoints/last.ckpt")]
+    saved = sorted(torch.load(file, weights_only=True)["global_step"] for file in files)
+    assert saved == sorted(int(re.findall(r"\d+", line)[0]) for line in lines)
     assert nothing_stays_of(command.pid)
 
 

@@ -1,14 +1,15 @@
 """The page of a sweep: what is drawn, and that nothing in it can do harm."""
 
-import json
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from small_sweep import LOSSES, figures, make_job
 
-from onecurve.app.sweep.report import compare_strategies, write_report
+from onecurve.app.sweep.report import Table, compare_strategies, write_report
 from onecurve.app.sweep.results import MOST_POINTS, read_sweep
 
 
@@ -28,9 +29,7 @@ def test_every_job_is_drawn(tmp_path: Path) -> None:
     for number, rate in enumerate(("1e-4", "1e-2", "1"), start=1):
         losses = [loss * number for loss in LOSSES]
         make_job(tmp_path, number, f"optimizer.lr={rate}", losses=losses, val_acc=0.1 * number)
-
     write_report(tmp_path)
-
     drawn = figures(tmp_path)
     names = ["1: lr=1e-4", "2: lr=1e-2", "3: lr=1"]
     assert [line["name"] for line in drawn["loss"]] == names
@@ -44,42 +43,45 @@ def test_every_job_is_drawn(tmp_path: Path) -> None:
 def test_long_curves_are_thinned_but_for_the_steps_that_are_compared(tmp_path: Path) -> None:
     losses = [float(step) for step in range(10_000)]
     make_job(tmp_path, 1, losses=losses)
-
     (job,) = read_sweep(tmp_path).jobs
-
     curve = job.curves["train/loss"]
     assert MOST_POINTS <= len(curve) <= MOST_POINTS + 50
     assert curve[:50] == list(enumerate(losses[:50]))
     assert curve[-1][0] > 9_900
 
 
+@pytest.fixture
+def compared(tmp_path: Path) -> Callable[..., Table]:
+    """The comparison of strategies in a sweep: one job of each, by its facts."""
+
+    def of(**jobs: dict[str, Any]) -> Table:
+        for number, (name, facts) in enumerate(jobs.items(), start=1):
+            strategy = name.partition("_")[0]
+            words = f"strategy={strategy}", f"seed={name.partition('_')[2]}"
+            make_job(tmp_path, number, *words, strategy=strategy, **{"val_acc": 0.5, **facts})
+        write_report(tmp_path)
+        table = compare_strategies(read_sweep(tmp_path))
+        assert table is not None
+        return table
+
+    return of
+
+
 @pytest.mark.parametrize("difference", [1e-6, 1e-3])
 def test_strategies_are_compared_with_single(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
+    tmp_path: Path,
+    compared: Callable[..., Table],
+    capsys: pytest.CaptureFixture[str],
+    difference: float,
 ) -> None:
-    number = 0
+    jobs: dict[str, Any] = {}
     for seed in (0, 1):
         own = [loss + seed for loss in LOSSES]
-        scale = 1 + difference * (1 + seed)
-        for strategy, factor, seconds in (("ddp", scale, 3.0), ("single", 1.0, 2.0)):
-            number += 1
-            make_job(
-                tmp_path,
-                number,
-                f"strategy={strategy}",
-                f"seed={seed}",
-                losses=[*own[:2], own[2] * factor, own[3]],
-                val_acc=0.5,
-                strategy=strategy,
-                seconds=seconds,
-                peak_memory_mib=100.0 * number,
-            )
-
-    write_report(tmp_path)
-
-    table = compare_strategies(read_sweep(tmp_path))
-    assert table is not None
-    assert table.rows == [
+        apart = [*own[:2], own[2] * (1 + difference * (1 + seed)), own[3]]
+        memory = 100.0 * (1 + 2 * seed)
+        jobs[f"ddp_{seed}"] = {"losses": apart, "seconds": 3.0, "peak_memory_mib": memory}
+        jobs[f"single_{seed}"] = {"losses": own, "seconds": 2.0, "peak_memory_mib": memory + 100}
+    assert compared(**jobs).rows == [
         ["single", "0.0e+00", "4", "500.0", "1.00", "400"],
         ["ddp", f"{2 * difference:.1e}", "4", "750.0", "1.50", "300"],
     ]
@@ -89,40 +91,30 @@ def test_strategies_are_compared_with_single(
     assert ("trainer.precision=64-true" in out) == (difference > 1e-5)
 
 
-def test_without_single_the_first_strategy_takes_its_place(tmp_path: Path) -> None:
-    for number, strategy in enumerate(("ddp", "fsdp"), start=1):
-        make_job(tmp_path, number, f"strategy={strategy}", strategy=strategy, val_acc=0.5)
-
-    write_report(tmp_path)
-
+def test_without_single_the_first_strategy_takes_its_place(
+    tmp_path: Path, compared: Callable[..., Table]
+) -> None:
+    compared(ddp={}, fsdp={})
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert "Strategies, compared with ddp" in page
 
 
-def test_names_without_a_slash_are_compared_as_well(tmp_path: Path) -> None:
-    for number, strategy in enumerate(("single", "ddp"), start=1):
-        job = make_job(tmp_path, number, f"strategy={strategy}", strategy=strategy)
-        curves = job / "metrics.csv"
+def test_names_without_a_slash_are_compared_as_well(
+    tmp_path: Path, compared: Callable[..., Table]
+) -> None:
+    compared(single={"val_f1": 0.5}, ddp={"val_f1": 0.5})
+    for curves in tmp_path.glob("*/metrics.csv"):
         curves.write_text(curves.read_text().replace("train/loss", "train_loss"))
-        facts = json.loads((job / "metrics.json").read_text())
-        (job / "metrics.json").write_text(json.dumps(facts | {"val_f1": 0.5}))
-
     sweep = read_sweep(tmp_path)
-
     table = compare_strategies(sweep)
     assert table is not None
-    assert [row[1:3] for row in table.rows][1] == ["0.0e+00", str(len(LOSSES))]
+    assert table.rows[1][1:3] == ["0.0e+00", str(len(LOSSES))]
     assert "val_f1" in sweep.metrics
     assert "seconds" not in sweep.metrics
 
 
-def test_no_time_is_compared_with_a_reference_that_failed(tmp_path: Path) -> None:
-    make_job(tmp_path, 1, "strategy=single", strategy="single", status="failed", seconds=0.0)
-    make_job(tmp_path, 2, "strategy=ddp", strategy="ddp", losses=LOSSES, val_acc=0.5, seconds=3.0)
-
-    table = compare_strategies(read_sweep(tmp_path))
-
-    assert table is not None
+def test_no_time_is_compared_with_a_reference_that_failed(compared: Callable[..., Table]) -> None:
+    table = compared(single={"status": "failed", "seconds": 0.0}, ddp={"seconds": 3.0})
     assert table.heads == ["strategy", "loss difference", "in steps", "ms per step"]
     assert [[row[0], row[3]] for row in table.rows] == [["single", "–"], ["ddp", "750.0"]]
 

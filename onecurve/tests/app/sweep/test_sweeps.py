@@ -4,9 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from weakref import WeakSet
@@ -41,11 +38,10 @@ class Counted(Callback):
     def __init__(self, file: str) -> None:
         self.file = Path(file)
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *_: object) -> None:
         if trainer.is_global_zero:
-            job = Path(trainer.default_root_dir).name
             with self.file.open("a") as file:
-                file.write(f"{job} {trainer.current_epoch}\n")
+                file.write(f"{Path(trainer.default_root_dir).name} {trainer.current_epoch}\n")
 
 
 # Of most runs here no more is asked than that they were there.
@@ -71,12 +67,8 @@ def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
     assert done.status == 0, done.err
     assert len(done.runs) == 12
     (sweep,) = {run.parent for run in done.runs}
-    expected = [
-        f"{number:02}-optimizer.lr={lr},strategy={name}"
-        for number, (name, lr) in enumerate(
-            ((name, lr) for name in strategies for lr in ("0.001", "0.01")), start=1
-        )
-    ]
+    jobs = [f"lr={lr},strategy={name}" for name in strategies for lr in ("0.001", "0.01")]
+    expected = [f"{number:02}-optimizer.{job}" for number, job in enumerate(jobs, start=1)]
     assert [run.name for run in done.runs] == expected
     assert sorted(path.name for path in sweep.iterdir() if path.is_dir()) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
@@ -116,24 +108,16 @@ def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     assert done.out.count("of them trainable") == 1  # the table of layers
 
 
-def start_sweep(folder: Path, *arguments: str) -> Command:
-    return Command(folder, "train.py", "-m", *arguments)
-
-
 def kill_when_there_is(file: str, *arguments: str, folder: Path) -> None:
     """Start a sweep, and kill it with a signal that it cannot hear."""
-    sweep = start_sweep(folder, *arguments)
-    wait_for_file(sweep, folder, file)
-    sweep.kill()
-    sweep.wait(timeout=60)
-
-
-def wait_for_file(sweep: Command, folder: Path, file: str) -> None:
+    sweep = Command(folder, "train.py", "-m", *arguments)
     deadline = time.monotonic() + 120
     while not list(folder.glob(file)):
         assert sweep.poll() is None, "the sweep ended by itself"
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    sweep.kill()
+    sweep.wait(timeout=60)
 
 
 @pytest.mark.long
@@ -171,25 +155,6 @@ def test_two_processes_do_not_share_a_grid(refused: Refused, tmp_path: Path) -> 
     assert "hydra.sweep.dir=mine: another process is running" in line
 
 
-def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
-    """Nor does a process that it has forked, and that outlives it for a while."""
-    script = (
-        "import os, signal, sys, time; from pathlib import Path; "
-        "from onecurve.app.run.record import try_lock; lock = try_lock(Path(sys.argv[1])); "
-        "print(os.fork(), flush=True); time.sleep(60)"
-    )
-    lock = tmp_path / "folder/.lock"
-    with subprocess.Popen([sys.executable, "-c", script, lock], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        # Both have printed what the fork returned: to the child 0.
-        child = max(int(holder.stdout.readline()) for _ in range(2))
-        assert try_lock(lock) is None
-        holder.kill()
-        holder.wait()
-        assert try_lock(lock) is not None
-        os.kill(child, signal.SIGKILL)
-
-
 def test_failures_stay_where_they_are(cli: Cli) -> None:
     done = cli(
         "train.py", "-m", *SHORT, "optimizer.lr=1e-3,1e9", "+callbacks.fail.rank=0,9",
@@ -198,18 +163,17 @@ def test_failures_stay_where_they_are(cli: Cli) -> None:
     assert done.status == 1
     (sweep,) = {run.parent for run in done.runs}
     assert statuses(sweep) == {1: "failed", 2: "finished", 3: "failed", 4: "diverged"}
-    failed, _, _, diverged = done.runs
-    assert "ArithmeticError: train failed" in (failed / "failure.txt").read_text()
-    assert "test_failures.py" in (failed / "failure.txt").read_text()
-    assert json.loads((failed / "metrics.json").read_text())["error"].startswith("Arithm")
-    assert "train/loss is nan" in json.loads((diverged / "metrics.json").read_text())["error"]
-    assert "job 1 of 4 failed: ArithmeticError: train failed" in done.err
+    raised, table = "ArithmeticError: train failed", (sweep / "sweep.csv").read_text()
+    trace = (done.runs[0] / "failure.txt").read_text()
+    assert raised in trace
+    assert "test_failures.py" in trace
+    for run, error in ((done.runs[0], raised), (done.runs[3], "train/loss is nan")):
+        assert error in json.loads((run / "metrics.json").read_text())["error"]
+        assert error in table
+    assert f"job 1 of 4 failed: {raised}" in done.err
     assert "job 4 of 4 diverged: train/loss is nan from step" in done.err
     assert "Traceback" not in done.err
     assert "the same command resumes the sweep" in done.out
-    table = (sweep / "sweep.csv").read_text()
-    assert "ArithmeticError: train failed" in table
-    assert "train/loss is nan" in table
 
 
 def test_a_failed_job_runs_again_with_the_same_command(
@@ -245,10 +209,8 @@ def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
     sweep = ("train.py", "-m", *SHORT, "seed=1,2,3", "hydra.sweep.dir=mine")
     first = warm(*sweep).out
     assert "To give a sweep a name" not in first
-    assert re.findall(r"^jobs left: (\d of \d), about 0:00:\d\d$", first, re.M) == [
-        "2 of 3",
-        "1 of 3",
-    ]
+    left = re.findall(r"^jobs left: (\d of \d), about 0:00:\d\d$", first, re.M)
+    assert left == ["2 of 3", "1 of 3"]
     record = yaml.safe_load(Path("mine/sweep.yaml").read_text())
     assert record["command"].endswith("seed=1,2,3 hydra.sweep.dir=mine")
     assert [job[-1] for job in record["jobs"]] == ["seed=1", "seed=2", "seed=3"]
@@ -297,12 +259,13 @@ def test_a_directory_of_another_sweep_is_refused(
     place = "hydra.sweep.dir=runs/mine"
     warm("train.py", "-m", *SHORT, "seed=1,2", place)
     before = sorted(tmp_path.rglob("*"))
-    for arguments, said in (
-        (["seed=1,2", "trainer.max_epochs=3"], "seed=1,2 hydra.sweep.dir=runs/mine with the conf"),
-        (["seed=1,2,3"], "seed=1,2 hydra.sweep.dir=runs/mine with the configuration in sweep.yaml"),
-        (["seed=1,2", "sweep.resume=false"], "sweep.resume=true"),
+    other = f"seed=1,2 {place} with the configuration in sweep.yaml"
+    for typed, said in (
+        ("seed=1,2 trainer.max_epochs=3", other),
+        ("seed=1,2,3", other),
+        ("seed=1,2 sweep.resume=false", "sweep.resume=true"),
     ):
-        line = refused("train.py", "-m", *SHORT, *arguments, place)
-        assert line.startswith("error: hydra.sweep.dir=runs/mine: holds a")
+        line = refused("train.py", "-m", *SHORT, *typed.split(), place)
+        assert line.startswith(f"error: {place}: holds a")
         assert said in line
     assert sorted(tmp_path.rglob("*")) == before
