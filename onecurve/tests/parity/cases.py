@@ -389,6 +389,12 @@ OF_OTHERS = {
     "a teacher whose weights are assigned after each step": other(
         others.AssignedTeacher, pipeline=rejected("for an average of weights")
     ),
+    "a teacher that is assigned within the step": other(
+        others.TeacherInStep,
+        ddp=SOME_PARAMETERS,
+        tensor=rejected(SHARDED),
+        **OF_LAYERS,
+    ),
     "a teacher that is made in on_fit_start": other(
         others.LateTeacher,
         **cells(("single", "ddp"), differs(result.LATE_PARTS)),

@@ -374,6 +374,25 @@ class AssignedTeacher(Stranger):
             ours.data = 0.9 * ours.data + 0.1 * trained.data
 
 
+class TeacherInStep(AssignedTeacher):
+    """The same, not frozen, and assigned within the step, before the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher.requires_grad_()
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        outputs = self.head(self.model(batch["inputs"]))
+        with torch.no_grad():
+            targets = self.teacher(batch["labels"])
+        super().on_train_batch_end(None, batch, batch_idx)
+        return F.mse_loss(outputs, targets)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Nothing is left to do."""
+
+
 class LateTeacher(Stranger):
     """A copy of the network that is made in on_fit_start, where a checkpoint has been loaded."""
 

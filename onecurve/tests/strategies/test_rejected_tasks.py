@@ -22,6 +22,7 @@ from torchmetrics import MeanMetric
 
 import onecurve
 from onecurve.errors import UserError
+from onecurve.strategies.layers import find_layers
 
 pytestmark = pytest.mark.usefixtures("warm_launch")
 
@@ -47,6 +48,15 @@ def test_a_line_is_said_once() -> None:
     assert said.count(drawn) == said.count(words) == 1
     line = "strategy=ddp: every rank computes every batch of OwnLoader"
     assert run(Stranger, OwnLoader).count(line) == 1
+
+
+def test_layers_by_their_names() -> None:
+    class Named(Stranger):
+        def layers(self) -> list[str]:
+            return ["model.0"]
+
+    with pytest.raises(UserError, match=r"layers\(\) of Named: returns a str; return the modules"):
+        find_layers(Named())
 
 
 def fit_of_the_other_package(trains: str) -> None:

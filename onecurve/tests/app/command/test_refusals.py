@@ -181,6 +181,7 @@ OURS = {
     "callbacks.checkpoint._target_=builtins.dict": "must be a Callback; name such a class",
     "logger.csv._target_=builtins.dict": "logger.csv must be a Logger; name such a class",
     "data._target_=builtins.dict": "data must be a LightningDataModule",
+    "data._target_=pytorch_lightning.LightningDataModule": "import lightning instead of pytorch_",
     "model._target_=builtins.dict": "makes a dict, and model must be a Module",
     "+optimizer.weightdecay=1": "optimizer: … unexpected keyword argument 'weightdecay'",
     "optimizer.betas=[2,3]": "optimizer: Invalid beta parameter at index 0",
@@ -341,7 +342,7 @@ FILES = {
     "defaults:\n  - override /model: mlp\n": "begin the file that changes it with the line `# @pac",
     "# @package _global_\n- seed\n": "experiment/mine.yaml: is a list; write a line `KEY: VALUE`",
     "- seed\n": "experiment/mine.yaml: is a list; write a line `KEY: VALUE`",
-    "# @package _global_\noptimizer:\n\tlr: 1\n": "found character '\\t'",
+    "# @package _global_\noptimizer:\n\tlr: 1\n": "mine.yaml, line 3: begins with a tab; indent",
     "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
     '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',
 }

@@ -233,6 +233,10 @@ def no_mapping(file: str, _: Chosen | None = None) -> str:
     return f"{file}.yaml: is a list; write a line `KEY: VALUE` for each key that it changes"
 
 
+def _tab(place: str, _: Chosen) -> str:
+    return f"{place.replace(chr(34), '')}: begins with a tab; indent the lines of YAML by spaces"
+
+
 # What Hydra says, with the name that it says it of, and the line for it.
 EXPLAINED = {
     r"Could not (?:load|find) '([\w./-]+/[^'/]*)'": _unknown_choice,
@@ -242,6 +246,7 @@ EXPLAINED = {
     r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'": _several_values,
     r"group override must be a string or a list. Got (\w+)": _not_a_choice,
     r"In '([\w./-]+)': .* Cannot merge DictConfig with ListConfig full_key: object": no_mapping,
+    r"character '\\t' .* in \"(.+, line \d+)": _tab,
 }
 
 

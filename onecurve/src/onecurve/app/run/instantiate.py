@@ -79,9 +79,13 @@ def build(key: str, node: Any, **parts: Any) -> Any:
     group = key.partition(".")[0]
     kind = KINDS.get(group if group in ("callbacks", "logger") else key, object)
     if not isinstance(part, kind):
+        packages = {base.__module__.partition(".")[0] for base in type(part).__mro__}
+        instead = "name such a class"
+        if "pytorch_lightning" in packages:
+            instead = "import lightning instead of pytorch_lightning, whose classes are others"
         raise UserError(
             f"{key}._target_={node['_target_']}: makes a {type(part).__name__}, and {key} must be "
-            f"a {kind.__name__}; name such a class"
+            f"a {kind.__name__}; {instead}"
         )
     return part
 

@@ -198,12 +198,12 @@ class ShardedSteps:
             unit.reshard()
 
     def _free_frozen(self, unit: Any, *_: Any) -> None:
-        """Free a unit that a step has frozen for a while; a forward hook.
+        """Free a unit that a step has frozen for a while, or calls as a teacher; a forward hook.
 
         As Lightning's `toggle_optimizer`, or a GAN that freezes its critic. If the unit stayed
-        gathered, the step would unfreeze the copies, and what is sharded would stay frozen.
+        gathered, the step would unfreeze or change the copies, and what is sharded would stay.
         """
-        if not trains(unit):
+        if not torch.is_grad_enabled() or not trains(unit):
             unit.reshard()
 
     def _backward_begins(self, _: Tensor) -> None:
