@@ -114,7 +114,8 @@ def _states(
     for name, fx in reductions_of(metric).items():
         values = [each[name] for each in of_ranks]
         if fx is dim_zero_cat:
-            parts = [part for value in values for part in _as_list(value)]
+            lists = [value if isinstance(value, list) else [value] for value in values]
+            parts = [part for each in lists for part in each]
             whole = torch.cat([part if part.ndim else part[None] for part in parts])
             share = torch.tensor_split(whole, size)[rank]
             states[name] = share if isinstance(values[0], Tensor) else [share]
@@ -126,10 +127,6 @@ def _states(
         else:
             return None
     return states
-
-
-def _as_list(value: Any) -> list[Tensor]:
-    return value if isinstance(value, list) else [value]
 
 
 def frozen_parts(module: nn.Module) -> dict[str, list[str]]:

@@ -55,7 +55,8 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
         put_in_place(unfinished, path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if cause := disk_error(error):
+        # torch raises another in place of an OSError.
+        if cause := next((each for each in chain(error) if isinstance(each, OSError)), None):
             raise cause from None
         raise
 
@@ -108,11 +109,6 @@ def cannot_be_made(folder: Path) -> str | None:
             return None
     except OSError as error:
         return error.strerror
-
-
-def disk_error(error: BaseException | None) -> OSError | None:
-    """The OSError behind an error that torch raised in its place."""
-    return next((each for each in chain(error) if isinstance(each, OSError)), None)
 
 
 # Verification

@@ -234,7 +234,7 @@ def no_mapping(file: str, _: Chosen | None = None) -> str:
 
 
 def _tab(place: str, _: Chosen) -> str:
-    return f"{place.replace(chr(34), '')}: begins with a tab; indent the lines of YAML by spaces"
+    return place.replace('"', "") + ": begins with a tab; indent the lines of YAML by spaces"
 
 
 # What Hydra says, with the name that it says it of, and the line for it.
