@@ -148,14 +148,12 @@ def show_frames_of_the_project(error: BaseException) -> None:
                 outer.tb_next = inner
         each.__traceback__ = frames[0] if frames else None
         if len(each.args) == 1 and isinstance(said := each.args[0], str):
-            text = FRAME_IN_TEXT.sub(_if_of_the_project, said)
+            text = FRAME_IN_TEXT.sub(
+                lambda frame: "" if frame[1].startswith(NOT_OF_THE_PROJECT) else frame[0], said
+            )
             cut = len(text) > LONGEST_MESSAGE
             # PyTorch's class of the message of a KeyError shows its lines as such.
             each.args = (type(said)(f"{text[:400]} … {text[-200:]}" if cut else text),)
-
-
-def _if_of_the_project(frame: re.Match[str]) -> str:
-    return "" if frame[1].startswith(NOT_OF_THE_PROJECT) else frame[0]
 
 
 def interrupted(error: BaseException | None) -> bool:
