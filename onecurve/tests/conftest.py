@@ -72,7 +72,9 @@ def _files_are_read_once() -> Iterator[None]:
             return load(file)
         text = file.read()
         if text not in known:
-            known[text] = load(io.StringIO(text))
+            again: Any = io.StringIO(text)
+            again.name = file.name  # which errors name
+            known[text] = load(again)
         return copy.deepcopy(known[text])
 
     with pytest.MonkeyPatch.context() as patch:

@@ -28,7 +28,7 @@ def test_a_schedule_that_this_torch_lacks_is_rejected_before_anything_starts(
     )
     with pytest.raises(UserError, match=r"schedule='zbv': torch 2\.11 .* torch>=2\.13"):
         Pipeline(schedule="zbv")
-    monkeypatch.setattr(torch_versions, "installed", lambda: (2, 12))
+    monkeypatch.setattr(torch_versions, "installed", lambda: (2, 13))
     assert too_old("strategy.schedule=zbv") is None
 
 
