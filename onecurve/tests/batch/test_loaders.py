@@ -68,6 +68,7 @@ Loader = Callable[..., Any]
 TEN: Any = range(10)
 LOADERS: dict[str, Loader] = {
     "in order": partial(DataLoader, TEN, 4),
+    "a subclass": partial(type("Mine", (DataLoader,), {}), TEN, 4),
     "shuffled": partial(DataLoader, TEN, 3, shuffle=True),
     "drop_last": partial(DataLoader, TEN, 4, shuffle=True, drop_last=True),
     "more than there are": partial(DataLoader, TEN, 20, shuffle=True),
