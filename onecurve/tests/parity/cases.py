@@ -376,8 +376,7 @@ OF_OTHERS = {
         others.OfItsOwn,
         **OF_LAYERS,
         ddp=GRADIENTS,
-        fsdp=rejected(SHARDED),
-        tensor=rejected("calls loss.backward()"),
+        **SHARDED_TASK,
     ),
     "the same, averaged by `reduce`": other(others.OfItsOwnAveraged, **SHARDED_TASK, **OF_LAYERS),
     "manual optimization, clipped by PyTorch's clip_grad_norm_": other(
