@@ -347,7 +347,7 @@ def _reject_output(task: LightningModule, output: Any) -> None:
         )
     else:
         given = f"{type(loss).__name__} ({in_short(loss, 30)})"
-        raise UserError(f"{step} returned a {given}; return the loss as a tensor, without .item()")
+        raise UserError(f"{step} returned a {given}; return the loss alone, and not by .item()")
 
 
 def _name(task: LightningModule) -> str:

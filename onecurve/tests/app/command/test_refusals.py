@@ -65,7 +65,6 @@ OF_HYDRA = {
     "~callbacks.checkpiont": "callbacks.checkpiont … did you mean callbacks.checkpoint",
     "~callbacks.ema": "callbacks.ema: there is no such key; callbacks has checkpoint, lr_monitor",
     "strategy.microbatches=2": "only with pipeline or mesh; add strategy=pipeline",
-    "+checkpoint.on_failure=stop": "was removed; leave it out, also in the files of configs/",
     "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "launch.secret=short": "launch.secret: was removed; torchrun or srun … --node-rank=0",
     "~trainer trainer.max_epochs=1": "trainer.max_epochs: there is no such key; ",
@@ -103,6 +102,7 @@ OF_HYDRA = {
     "hydra.callbacks=null": "Error merging override hydra.callbacks=null",
 }
 OURS = {
+    "+checkpoint.on_failure=stop": "was removed; leave it out, also in the files of configs/",
     "monitor=val/loss": "mode=max … monitor=val/loss … mode=min",
     "optimizer.lr=fast": "optimizer.lr=fast … a number above 0 … such as optimizer.lr=",
     "optimizer.betas=3": "optimizer.betas=3 … a list … [0.9,0.999]",

@@ -36,6 +36,11 @@ class Number(Small):
         return self.of(batch).item()
 
 
+class WithOutputs(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.of(batch), batch[0]
+
+
 class Unnamed(Small):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return {"los": self.of(batch)}
@@ -59,7 +64,8 @@ class NoOptimizer(Small):
 RETURNS: dict[type[Small], str] = {
     Vector: r"returned a tensor of shape \(\d+,\), and a loss is one number; return its .mean\(\)",
     Detached: r"returned a loss without a gradient; leave out .detach\(\) and torch.no_grad\(\)",
-    Number: r"returned a float \(",
+    Number: r"returned a float \(.*; return the loss alone, and not by .item\(\)",
+    WithOutputs: r"returned a tuple \(.*; return the loss alone, ",
     Unnamed: r"returned a dict without a loss \(keys: los\); add 'loss'",
     Forgets: "returns nothing; end it with `return loss`",
 }
