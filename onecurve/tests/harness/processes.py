@@ -91,9 +91,6 @@ class Command:
             assert self.poll() is None, self.stderr.read_text()
             time.sleep(0.02)
 
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
     def kill(self) -> None:
         self.process.kill()
 
