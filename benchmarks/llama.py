@@ -27,7 +27,6 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "1B": Shape(2048, 16, 32, 8, 8192),
     "8B": Shape(4096, 32, 32, 8, 14336),
     "70B": Shape(8192, 80, 64, 8, 28672),
 }
