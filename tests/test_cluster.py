@@ -4,13 +4,12 @@ import fnmatch
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from baking import LIBRARY, TEMPLATE, bake, files_of, python_in, run_in
+from baking import LIBRARY, TEMPLATE, bake, files_of, python_in
 from manifests import mistakes
 
 from onecurve.app.metric_names import better
@@ -38,54 +37,53 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bake(tmp_path_factory.mktemp("kubernetes"), **answers)
 
 
-def documents(project: Path, name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((project / f"deploy/{name}.yaml").read_text(encoding="utf-8")))
+Documents = dict[str, list[dict[str, Any]]]
 
 
-def test_manifests_are_as_their_operators_want_them(project: Path) -> None:
+@pytest.fixture(scope="module")
+def documents(project: Path) -> Documents:
+    return {
+        name: list(yaml.safe_load_all((project / f"deploy/{name}.yaml").read_text("utf-8")))
+        for name in MANIFESTS
+    }
+
+
+def test_manifests_are_as_their_operators_want_them(project: Path, documents: Documents) -> None:
     texts = {name: (project / f"deploy/{name}.yaml").read_text() for name in MANIFESTS}
     assert [found for text in texts.values() for found in mistakes(text)] == []
     for name, right, wrong in BROKEN:
         assert right in texts[name]
         assert mistakes(texts[name].replace(right, wrong, 1)), (name, wrong)
-
-
-def test_manifests_agree_on_names(project: Path) -> None:
-    """Of a project whose name no cluster would take, for its underscore."""
-    text = "".join((project / f"deploy/{name}.yaml").read_text() for name in MANIFESTS)
+    # Names that they agree on, of a project whose name no cluster would take, for its underscore.
+    text = "".join(texts.values())
     assert set(re.findall(r"claimName: ([\w-]+)", text)) == {"my-project"}
     assert set(re.findall(r"image: (\S+)", text)) == {"registry.example.com/my-project:1"}
-    found = [each["metadata"]["name"] for name in MANIFESTS for each in documents(project, name)]
-    assert set(found) == {"my-project", "my-project-results", "my-project-1"}
-    claim, _ = documents(project, "volume")
-    assert claim["metadata"]["name"] == "my-project"
+    found = {each["metadata"]["name"] for parts in documents.values() for each in parts}
+    assert found == {"my-project", "my-project-results", "my-project-1"}
+    assert documents["volume"][0]["metadata"]["name"] == "my-project"
 
 
-def test_operators_find_the_containers_that_they_look_for(project: Path) -> None:
-    (job,) = documents(project, "pytorchjob")
+def test_pods_are_found_by_operators_and_type_what_the_project_knows(
+    project: Path, documents: Documents
+) -> None:
+    (job,) = documents["pytorchjob"]
     for replicas in job["spec"]["pytorchReplicaSpecs"].values():
         (container,) = replicas["template"]["spec"]["containers"]
         assert container["name"] == "pytorch"
-    runtime, train_job = documents(project, "trainjob")
+    runtime, train_job = documents["trainjob"]
     assert train_job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
     (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    (container,) = node["template"]["spec"]["template"]["spec"]["containers"]
-    assert node["name"] == container["name"] == "node"
-
-
-def test_pods_type_what_the_project_knows(project: Path) -> None:
-    (job,) = documents(project, "pytorchjob")
-    (container,) = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
-    trainer = documents(project, "trainjob")[1]["spec"]["trainer"]
-    for pod in (container, trainer):
+    (own,) = node["template"]["spec"]["template"]["spec"]["containers"]
+    assert node["name"] == own["name"] == "node"
+    for pod in (container, train_job["spec"]["trainer"]):
         python, *words = pod["command"] + pod["args"]
         assert python == "python"
         config = yaml.safe_load(python_in(project, *words, "--cfg", "job"))
         assert config["launch"]["max_restarts"] == 3
 
 
-def test_a_trial_types_what_the_project_knows(project: Path) -> None:
-    (experiment,) = documents(project, "katib")
+def test_a_trial_types_what_the_project_knows(project: Path, documents: Documents) -> None:
+    (experiment,) = documents["katib"]
     template = experiment["spec"]["trialTemplate"]
     (trial,) = template["trialSpec"]["spec"]["template"]["spec"]["containers"]
     # As Katib's webhook makes of it: joined by blanks, for a shell.
@@ -105,7 +103,8 @@ def test_a_trial_types_what_the_project_knows(project: Path) -> None:
 def test_each_starter_has_its_image_and_its_search(tmp_path: Path, starter: str) -> None:
     project = bake(tmp_path / "out", cluster="kubernetes", starter=starter, python="3.14")
     assert "/python:3.14-slim\n" in (project / "Dockerfile").read_text()
-    spec = documents(project, "katib")[0]["spec"]
+    katib = (project / "deploy/katib.yaml").read_text()
+    spec = yaml.safe_load(katib)["spec"]
     models = spec["parameters"][1]["feasibleSpace"]["list"]
     assert models
     assert all((project / f"configs/model/{model}.yaml").is_file() for model in models)
@@ -113,7 +112,7 @@ def test_each_starter_has_its_image_and_its_search(tmp_path: Path, starter: str)
     monitor = train["monitor"]
     assert spec["objective"]["objectiveMetricName"] == monitor
     assert spec["objective"]["type"] == f"{better(monitor)}imize"
-    assert mistakes((project / "deploy/katib.yaml").read_text()) == []
+    assert mistakes(katib) == []
 
 
 def test_the_image_does_not_carry_data_runs_and_secrets(project: Path) -> None:
@@ -143,15 +142,6 @@ def test_the_image_does_not_carry_data_runs_and_secrets(project: Path) -> None:
     # Tests before this one ran Python in it.
     baked = {name for name in files_of(project) if "__pycache__" not in name}
     assert [name for name in baked if runs.match(name) and not is_carried(name)] == []
-
-
-def test_hadolint_has_nothing_to_say(project: Path, tmp_path: Path) -> None:
-    hadolint = Path(sys.executable).with_name("hadolint")
-    bad = tmp_path / "Dockerfile"
-    bad.write_text((project / "Dockerfile").read_text().replace("uv==0.13.9", "uv"))
-    for file, status in ((project / "Dockerfile", 0), (bad, 1)):
-        done = run_in(project, hadolint, file)
-        assert done.returncode == status, done.stdout + done.stderr
 
 
 def test_the_batch_script_is_one(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -31,30 +30,20 @@ def test_the_ci_script_has_the_exit_status_of_the_tests(tmp_path: Path, outcome:
 
 def test_before_setup_every_command_says_what_to_type(tmp_path: Path) -> None:
     project = bake(tmp_path / "out", package_name="never_installed")
-    scripts = sorted(project.glob("*.py"))
     bare = [sys.executable, "-S"]  # a Python with nothing but its standard library
-    library = {"PYTHONPATH": str(LIBRARY / "src")}
-    typed: list[tuple[list[str], dict[str, str], str]] = []
-    for script in map(str, scripts):
-        typed.append(([*bare, script], {}, "is not installed in this Python"))
-        command = [sys.executable, script, "optimizer.lr=fast"]
-        typed.append((command, library, "never_installed (the package in"))
-    started = [
-        (
-            subprocess.Popen(
-                command, env=os.environ | more, cwd=tmp_path, stderr=subprocess.PIPE, text=True
-            ),
-            line,
-        )
-        for command, more, line in typed
-    ]
-    assert len(started) == 3 + 3
-    for process, line in started:
-        said = process.communicate()[1]
-        assert process.returncode in (1, 2), said
-        assert said.count("\n") == 1, said
-        assert line in said
-        assert "type `make setup`, then `source .venv/bin/activate`" in said
+    library = os.environ | {"PYTHONPATH": str(LIBRARY / "src")}
+    typed = "type `make setup`, then `source .venv/bin/activate`"
+    scripts = sorted(project.glob("*.py"))
+    assert len(scripts) == 3
+    for script in scripts:
+        alone = run_in(tmp_path, *bare, script)
+        beside = run_in(tmp_path, sys.executable, script, "optimizer.lr=fast", env=library)
+        assert "is not installed in this Python" in alone.stderr
+        assert "never_installed (the package in" in beside.stderr
+        for done in (alone, beside):
+            assert done.returncode in (1, 2)
+            assert done.stderr.count("\n") == 1, done.stderr
+            assert typed in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out-cookiecutter", "out"]
 
 

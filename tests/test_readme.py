@@ -1,4 +1,4 @@
-"""The README's commands: a first hour with a project."""
+"""The README's commands, a first hour with a project, and its pictures."""
 
 import email
 import email.utils
@@ -8,11 +8,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
-from baking import TEMPLATE
-from readme import BAKE, USE, bash
+from baking import PROJECT, TEMPLATE
+from readme import BAKE, README, USE, bash
 
 from template_checkout import library_version
 
@@ -96,3 +97,15 @@ def test_wheels(hour: tuple[Path, str], tmp_path: Path) -> None:
         "hydra_plugins",
         "onecurve",
     }
+
+
+def test_pictures_are_there_and_whole_and_fetch_nothing() -> None:
+    shown = [TEMPLATE / name for name in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)]
+    assert len(shown) >= 2
+    assert [picture for picture in shown if not picture.is_file()] == []
+    of_project = TEMPLATE / PROJECT / "docs/pictures"
+    for picture in [*(TEMPLATE / "docs/pictures").glob("*.svg"), *of_project.glob("*.svg")]:
+        text = picture.read_text(encoding="utf-8")
+        assert "viewBox" in ElementTree.fromstring(text).attrib
+        assert "prefers-" in text  # dark pages, or whoever wants no motion
+        assert re.findall(r'(?:href="|url\()(?!#)[^")]*', text) == []

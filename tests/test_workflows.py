@@ -32,11 +32,6 @@ def test_files_fit_their_schemas(schema: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_template_runs_its_tests_on_every_push() -> None:
-    workflow = (TEMPLATE / ".github/workflows/test.yml").read_text(encoding="utf-8")
-    assert "- run: make test\n" in workflow
-
-
 def test_actions_are_commits() -> None:
     """A tag can be moved to other code, a commit cannot; dependabot reads the version behind it."""
     used: dict[str, set[str]] = {}
