@@ -19,43 +19,34 @@ import template_checkout
 from template_answers import check_answers, dependencies, taken_by
 
 NO_NAME = [
-    *("My Project", "my project", " project", "project ", "MyProject", "myProject", "PROJECT"),
-    *("1project", "3d-vision", "_project", "-project", "project-", "project_", "my--project"),
-    *("my__project", "a/b", "../up", "/absolute", "a\\b", "C:\\project", ".", "..", ".hidden"),
-    *("a.b", "project.py", "~", "~root", "$HOME", "${name}", "%s", "a\nb", "a\tb", "a\0b"),
-    *("\x1b[31mred", "naïve", "проект", "项目", "🔥", "ﬁre", "a\u202eb", "a\u2028b", "'", '"'),
-    *("'; import os; '", "$(reboot)", "`reboot`", "a;b", "a&b", "a|b", "*", "?", "#", "--help"),
-    *("x" * 41, "x" * 300, "x" * 5000),
+    *("My Project", "my project", " project", "project ", "myProject", "1project", "_project"),
+    *("-project", "project-", "project_", "my--project", "my__project", "a/b", "../up", "a\\b"),
+    *(".", "..", ".hidden", "project.py", "~", "$HOME", "%s", "a\nb", "a\0b", "\x1b[31mred"),
+    *("naïve", "项目", "🔥", "ﬁre", "a\u202eb", "'", '"', "$(reboot)", "`reboot`", "a;b", "*"),
+    *("--help", "x" * 41, "x" * 5000),
 ]
 TAKEN = [
-    *("class", "import", "none", "true", "match", "case", "type", "async", "lambda"),
-    *("json", "os", "test", "typing", "random", "queue", "tomllib", "distutils", "annotationlib"),
-    *("torch", "torchvision", "lightning", "pytorch_lightning", "hydra", "omegaconf"),
-    *("torchmetrics", "wandb", "sklearn", "numpy", "scipy", "rich", "pil", "matplotlib"),
-    *("tensorboard", "pytest", "ruff", "mypy", "yaml", "setuptools", "pip", "pillow"),
-    *("src", "tests", "configs", "docs", "data", "train", "evaluate", "predict", "runs", "build"),
-    *("vendor", "onecurve", "con", "nul", "aux", "prn", "com1", "com9", "lpt1", "lpt9"),
+    *("class", "none", "match", "async", "json", "os", "test", "distutils", "annotationlib"),
+    *("torch", "pytorch_lightning", "hydra", "omegaconf", "torchmetrics", "sklearn", "pil"),
+    *("tensorboard", "pytest", "yaml", "setuptools", "pillow", "src", "tests", "configs", "train"),
+    *("runs", "build", "vendor", "onecurve", "con", "nul", "com1", "lpt9"),
 ]
 TAKEN_SLUGS = [*TAKEN, "scikit-learn", "hydra-core", "pytorch-lightning"]
 BAD_TEXT = [
-    *("", " ", "two\nlines", "two\r\nlines", "a\ttab", "nul\0", "bell\a", "\x1b[31mred", "a\x7fb"),
-    *("a\x85b", "a\u2028b", "a\u2029b", " leading", "trailing ", "half \ud83d", "x" * 1000),
+    *("", " ", "two\nlines", "two\r\nlines", "a\ttab", "nul\0", "\x1b[31mred", "a\x7fb", "a\x85b"),
+    *("a\u2028b", " leading", "trailing ", "half \ud83d", "x" * 1000),
 ]
 GOOD_TEXT = [
     "It's \"quoted\", 'twice' and `once`",
-    '"""',
-    "'''",
+    "\"\"\" and '''",
     "C:\\new\\table \\u0041 \\",
-    "\\",
-    "100% sure",
     "100 % of ${oc.env:HOME}, $HOME, %(name)s and %s",
     "key: value # no comment, - no item, [no, list], {no: map}, *no_alias, &no_anchor, !no_tag",
     "<b>no</b> & nothing else | > @ ` ~",
     "--no-option",
     "null",
     "2026-01-01",
-    "äöüß ñ 中文 עברית العربية",
-    "👩‍🔬 trains 🔥 on 🧠",
+    "äöüß ñ 中文 עברית 👩‍🔬 trains 🔥",
     "}} %} #} closes nothing",
     "x" * 100,
 ]

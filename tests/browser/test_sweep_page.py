@@ -26,10 +26,10 @@ PICTURES = TEMPLATE / "build/browser"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
 
 STRATEGIES = ("single", "ddp", "pipeline")
-# By letters, the smallest would come last.
 RATES = ("0.1", "3e-3", "0.02")
 SEEDS = (0, 1)
-JOBS = len(STRATEGIES) * len(RATES) * len(SEEDS)
+EACH = len(STRATEGIES) * len(SEEDS)
+JOBS = EACH * len(RATES)
 HOSTILE = "</script><script>document.title='taken'</script><img src=http://127.0.0.1:9/x.png>"
 
 
@@ -105,60 +105,49 @@ def test_nothing_is_asked_of_the_network(page: Any, sweep: Path) -> None:
     assert page.title() == "grid-sweep"
 
 
-def test_a_click_on_a_head_sorts_numbers_as_numbers_both_ways(page: Any) -> None:
-    head = page.locator("#jobs th", has_text="lr")
+@pytest.mark.parametrize(
+    ("title", "rising", "last"),
+    [
+        # As numbers, though by letters the smallest would come last; what is none comes behind.
+        ("lr", [rate for rate in ("3e-3", "0.02", "0.1") for _ in range(EACH)], [HOSTILE]),
+        ("peak MiB", [f"{100 * number:,}" for number in range(1, JOBS + 1)], []),
+    ],
+)
+def test_a_click_on_a_head_sorts_both_ways(
+    page: Any, title: str, rising: list[str], last: list[str]
+) -> None:
+    head, bottom = page.locator("#jobs th", has_text=title), [] if last else ["–"]
     head.click()
-    rising = column(page, "lr")
     assert head.get_attribute("aria-sort") == "ascending"
-    each = len(STRATEGIES) * len(SEEDS)
-    expected = [text for text in ("3e-3", "0.02", "0.1") for _ in range(each)]
-    assert rising == [*expected, HOSTILE]
-
+    assert column(page, title) == [*rising, *last, *bottom]
     head.click()
     assert head.get_attribute("aria-sort") == "descending"
-    assert column(page, "lr") == [HOSTILE, *reversed(expected)]
-
-
-def test_jobs_without_a_value_stay_at_the_bottom(page: Any) -> None:
-    head = page.locator("#jobs th", has_text="peak MiB")
-    memory = [f"{100 * number:,}" for number in range(1, JOBS + 1)]
-    head.click()
-    assert column(page, "peak MiB") == [*memory, "–"]
-    head.click()
-    assert column(page, "peak MiB") == [*reversed(memory), "–"]
-
-
-def test_the_keyboard_sorts_too(page: Any) -> None:
+    assert column(page, title) == [*last, *reversed(rising), *bottom]
+    # So does the keyboard.
     page.locator("#jobs th button", has_text="status").focus()
     page.keyboard.press("Enter")
     assert column(page, "status")[0] == "failed"
     assert page.locator("#jobs th[aria-sort=ascending]").count() == 1
 
 
-def test_a_curve_of_every_job_is_drawn(page: Any) -> None:
+def test_every_job_is_drawn(page: Any) -> None:
     for chart in ("loss", "objective"):
         lines = page.locator(f"#{chart} .scatterlayer .js-line")
         assert lines.count() == JOBS
         names = page.locator(f"#{chart} .legendtext").all_text_contents()
         assert sum("".join(names).count(f"strategy={name}") for name in STRATEGIES) == JOBS
         assert all(line.bounding_box()["width"] > 500 for line in lines.all())
-
-
-def test_parallel_coordinates_are_drawn(page: Any) -> None:
     assert page.locator("#parallel .scatterlayer .js-line").count() == JOBS
     text = page.locator("#parallel").inner_text()
     for words in ("strategy", "lr", "seed", "val/acc", "single", "pipeline", "3e-3", "ddp"):
         assert words in text
 
 
-def test_means_and_strategies_have_tables(page: Any) -> None:
+def test_means_and_strategies_have_tables_and_a_traceback_unfolds(page: Any) -> None:
     means, strategies = "#tables table >> nth=0 >>", "#tables table >> nth=1 >>"
     assert len(column(page, "configuration", means)) == len(STRATEGIES) * len(RATES) + 1
     assert column(page, "n", means)[0] == "2"
     assert column(page, "strategy", strategies) == list(STRATEGIES)
     assert column(page, "× single", strategies) == ["1.00", "1.25", "1.50"]
-
-
-def test_a_traceback_unfolds(page: Any) -> None:
     page.locator("summary").click()
     assert page.locator("details pre").inner_text() == f"Traceback: {HOSTILE}"
