@@ -140,6 +140,15 @@ def with_makefile(request: pytest.FixtureRequest, plain: Path, tmp_path: Path) -
     return tmp_path / "copy", ".venv/installed"
 
 
+def write_programs(folder: Path, **programs: str) -> str:
+    """Programs of the shell that come first in the PATH that is returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, does in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
+    return os.pathsep.join([str(folder), os.environ["PATH"]])
+
+
 def test_a_python_that_is_not_there_gets_one_line(with_makefile: tuple[Path, str]) -> None:
     folder, target = with_makefile
     done = make(folder, target, "PYTHON=python9.9")
@@ -154,35 +163,27 @@ def test_a_python_that_is_not_there_gets_one_line(with_makefile: tuple[Path, str
 def test_setup_makes_again_what_another_python_left(with_makefile: tuple[Path, str]) -> None:
     folder, target = with_makefile
     programs = folder.parent / "programs"
-    programs.mkdir()
-    for name, does in {"uv": "exit 3", "other": "echo other; exit 0"}.items():
-        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-        (programs / name).chmod(0o755)
     # This Python, but for pip, which takes seconds to be put into a .venv.
-    python = programs / "python-without-pip"
-    python.write_text(
-        '#!/bin/sh\ntest "$1 $2" = "-m venv" && set -- "$@" --without-pip\n'
-        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    without_pip = (
+        'test "$1 $2" = "-m venv" && set -- "$@" --without-pip\n'
+        f'exec {shlex.quote(sys.executable)} "$@"'
     )
-    python.chmod(0o755)
-    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    path = write_programs(programs, uv="exit 3", other="echo other; exit 0", python=without_pip)
 
-    def left_by(program: Path) -> Path:
+    def made_again(left_by: str, *arguments: str) -> bool:
         shutil.rmtree(folder / ".venv", ignore_errors=True)
         (folder / ".venv/bin").mkdir(parents=True)
-        (folder / ".venv/bin/python").symlink_to(program)
+        (folder / ".venv/bin/python").symlink_to(programs / left_by)
         for name in ("pyvenv.cfg", "installed"):
             (folder / ".venv" / name).touch()
-        return folder / ".venv" / "installed"
+        done = make(folder, target, *arguments, PATH=path)
+        is_told = "Making .venv again, for " in done.stdout
+        assert is_told != (folder / ".venv/installed").exists(), done.stderr
+        return is_told
 
-    kept = left_by(programs / "other")
-    make(folder, target, PATH=path)
-    assert kept.exists()
-    for left in (programs / "other", programs / "is gone"):
-        kept = left_by(left)
-        done = make(folder, target, f"PYTHON={python}", PATH=path)
-        assert f"Making .venv again, for {python}" in done.stdout, done.stderr
-        assert not kept.exists()
+    assert not made_again("other")
+    for left_by in ("other", "is gone"):
+        assert made_again(left_by, f"PYTHON={programs}/python")
         assert (folder / ".venv/bin/python").resolve() == Path(sys.executable).resolve()
 
 
@@ -194,20 +195,13 @@ def test_cuda_comes_only_where_a_gpu_is_as_far_as_the_network_lets_it(
     with_makefile: tuple[Path, str], is_reached: bool, asked: str, taken: str
 ) -> None:
     folder, target = with_makefile
-    programs = folder / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "python").symlink_to(sys.executable)
-    (folder / ".venv" / "pyvenv.cfg").touch()
     reached = 'grep -q "^torch$" && test "$UV_HTTP_RETRIES" = 0'
     compiled = f"*'pip compile'*'--torch-backend auto'*) {reached if is_reached else 'false'} ;;"
     installed = '*torch*|*editable*) echo "wheels: ${UV_TORCH_BACKEND:-the ordinary ones}" ;;'
-    for name, does in {
-        "uv": f'case "$*" in {compiled} {installed} esac',
-        "cookiecutter": "mkdir -p build/my-project",
-    }.items():
-        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-        (programs / name).chmod(0o755)
-    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    uv = f'case "$*" in {compiled} {installed} esac'
+    path = write_programs(folder / ".venv/bin", uv=uv, cookiecutter="mkdir -p build/my-project")
+    (folder / ".venv/bin/python").symlink_to(sys.executable)
+    (folder / ".venv/pyvenv.cfg").touch()
     done = make(folder, target, PATH=path, UV_TORCH_BACKEND=asked)
     assert f"wheels: {taken}\n" in done.stdout, done.stdout + done.stderr
     assert ("cannot be reached" in done.stdout) == (not is_reached and not asked)
