@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from baking import LIBRARY, PROJECT, TEMPLATE, bake, python_in, scripts_in
+from baking import LIBRARY, PARSERS, PROJECT, TEMPLATE, bake, python_in, scripts_in
 from test_library_pages import PAGES
 
 # How a command begins that is not run as it stands: it wants a cluster, a daemon, a bucket, a GPU.
@@ -24,8 +24,6 @@ ELSEWHERE = (
     "python train.py -m 'seed=range(16)' sweep/launcher=slurm",
     "onecurve parity strategy=ddp",
 )
-# Files that a page tells to write, which tests write and run.
-WRITTEN = ("gradient_noise", "script.py", "move.py")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)```", re.DOTALL | re.MULTILINE)
 STARTS = re.compile(r"^    ((?:python|make|uv|pip|kubectl|docker|srun|torchrun) .*)", re.MULTILINE)
 
@@ -104,25 +102,12 @@ def test_every_command_is_the_same_for_zsh(project: Path) -> None:
     assert [line for line in lines if UNQUOTED.search(QUOTED.sub("", line))] == []
 
 
-def test_every_piece_of_python_is_run(project: Path) -> None:
-    """As a file that a test writes, or by the tests below."""
+def test_every_piece_of_python_and_yaml_can_be_read(project: Path) -> None:
+    """Those that are files are written and run by tests of the pages."""
     for page in pages(project):
-        text = page.read_text()
-        for found in BLOCK.finditer(text):
-            language, block = found.groups()
-            _, _, before = text[: found.start()].rstrip("\n").rpartition("\n\n")
-            if language in {"python", "py", "yaml"}:
-                ast.parse(block) if language != "yaml" else None
-                file = re.search(r"In\s`(tasks|loggers|configs)/\S+`", before)
-                named = any(name in before for name in WRITTEN)
-                assert file or named or (page.stem, language) in SHOWN, f"{page.name}: {block}"
-
-
-# Pieces of a page that the library's tests run, tests/project/test_docs.py, or those below.
-SHOWN = {
-    *(("project", "python"), ("contract", "python"), ("your_network", "python")),
-    *(("using", "python"), ("using", "py"), ("README", "py"), ("tasks", "py")),
-}
+        for language, block in BLOCK.findall(page.read_text()):
+            if parser := PARSERS.get(f".{language.removesuffix('thon')}"):
+                parser(block)
 
 
 def pieces(page: Path) -> list[str]:
