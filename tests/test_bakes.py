@@ -175,19 +175,16 @@ def test_each_ci_and_the_devcontainer_set_up_a_project_as_a_person_does(
         if choice.ci == "github":
             workflow = yaml.safe_load((project / ".github/workflows/test.yml").read_text())
             steps = workflow["jobs"]["test"]["steps"]
-            versions = [step["with"]["python-version"] for step in steps if "with" in step]
-            assert versions == [choice.python]
-            assert [step["run"] for step in steps if "run" in step] == COMMANDS
+            (version,) = [step["with"]["python-version"] for step in steps if "with" in step]
+            typed = [step["run"] for step in steps if "run" in step]
+            assert (version, typed) == (choice.python, COMMANDS)
         if choice.ci == "gitlab":
             job = yaml.safe_load((project / ".gitlab-ci.yml").read_text())["test"]
-            assert job["image"] == f"python:{choice.python}"
-            assert job["script"] == COMMANDS
+            assert (job["image"], job["script"]) == (f"python:{choice.python}", COMMANDS)
         settings = json.loads((project / ".devcontainer/devcontainer.json").read_text())
         assert settings["image"].endswith(f"/python:{choice.python}")
         assert settings["postCreateCommand"] == "make setup"
-        editor = settings["customizations"]["vscode"]["settings"]
-        interpreter = "${containerWorkspaceFolder}/.venv/bin/python"
-        assert editor["python.defaultInterpreterPath"] == interpreter
+        assert '"${containerWorkspaceFolder}/.venv/bin/python"' in json.dumps(settings)
     assert make(bakes[DEFAULT], "--dry-run", "setup").returncode == 0
 
 
