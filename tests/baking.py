@@ -10,11 +10,9 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 from cookiecutter.main import cookiecutter
-from jinja2 import Environment
 
 from template_checkout import from_images
 
@@ -30,20 +28,6 @@ PARSERS: dict[str, Callable[[str], object]] = {
     ".json": json.loads,
     ".py": lambda text: ast.parse(text, feature_version=(3, 11)),
 }
-
-_compile = Environment.compile
-_compiled: dict[tuple[Any, ...], Any] = {}
-
-
-def _compile_once(environment: Environment, source: Any, *names: Any, **options: Any) -> Any:
-    """Half of a bake compiles the same files again."""
-    key = (source, *names, *options.items(), *environment.extensions)
-    if key not in _compiled:
-        _compiled[key] = _compile(environment, source, *names, **options)
-    return _compiled[key]
-
-
-Environment.compile = _compile_once  # type: ignore[assignment,method-assign]
 
 
 def bake(output: Path, over: str = "", **answers: str) -> Path:
