@@ -22,8 +22,7 @@ class LitAutoEncoder(L.LightningModule):
         self.decoder = nn.Sequential(nn.Linear(3, 128), nn.ReLU(), nn.Linear(128, 28 * 28))
 
     def forward(self, x):
-        embedding = self.encoder(x)
-        return embedding
+        return self.encoder(x)
 
     def training_step(self, batch, batch_idx):
         x, _ = batch
@@ -44,9 +43,12 @@ class LitClassifier(L.LightningModule):
         hidden = [nn.Flatten(), nn.Linear(28 * 28, 128), nn.ReLU()]
         self.model = nn.Sequential(*hidden, nn.Linear(128, 10))
 
+    def of(self, x, y):
+        return F.cross_entropy(self.model(x), y)
+
     def training_step(self, batch, batch_idx):
         x, y = batch
-        loss = F.cross_entropy(self.model(x), y)
+        loss = self.of(x, y)
         self.log("train_loss", loss)
         return loss
 
@@ -61,11 +63,8 @@ class WithLoss(LitClassifier):
     def loss(self, outputs, targets):
         return F.cross_entropy(outputs, targets)
 
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        loss = self.loss(self(x), y)
-        self.log("train_loss", loss)
-        return loss
+    def of(self, x, y):
+        return self.loss(self(x), y)
 """
 STRATEGIES = {
     "single": "strategy=single",

@@ -42,10 +42,3 @@ def test_actions_are_commits() -> None:
                 used.setdefault(line.partition("@")[0], set()).add(line)
     assert {"actions/checkout", "actions/setup-python", "pypa/gh-action-pypi-publish"} <= set(used)
     assert [lines for lines in used.values() if len(lines) > 1] == []
-
-
-def test_each_workflow_says_what_it_may_and_how_long() -> None:
-    for file in FILES["github-workflows"]:
-        text = file.read_text(encoding="utf-8")
-        assert "\npermissions:\n  contents: read\n" in text, file
-        assert text.count("timeout-minutes:") == text.count("runs-on:"), file
