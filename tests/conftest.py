@@ -11,7 +11,7 @@ for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS", "PYTHO
 
 collect_ignore = ["project"]  # what test_project.py runs in a bake
 # A file stays with one of three workers, which begin with two each: the longest with a short one.
-FIRST = ["readme", "project", "library_pages", "release", "bakes", "demo", "docs_blocks"]
+FIRST = ["readme", "project", "library_pages", "bakes", "demo", "docs_blocks"]
 
 
 @pytest.fixture(scope="session")

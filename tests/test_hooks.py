@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from baking import TEMPLATE, bake, files_of
 from clones import git
-from cookiecutter.exceptions import OutputDirExistsException
 
 
 def test_a_new_project_is_a_repository_without_a_commit(plain: Path) -> None:
@@ -29,15 +28,6 @@ def test_without_git(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     left = {name for name in files_of(project) if not name.startswith("vendor/")}
     assert left == {n for n in files_of(plain) if not n.startswith("vendor/")} - {".cruft.json"}
     assert (project / "vendor/onecurve-0.2.0+archive.tar.gz").is_file()
-
-
-def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
-    mine = tmp_path / "out" / "my-project" / "mine.txt"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("mine")
-    with pytest.raises(OutputDirExistsException):
-        bake(tmp_path / "out")
-    assert files_of(mine.parent) == {"mine.txt"}
 
 
 @pytest.mark.parametrize("folder", ["plain", "with space", 'it\'s 100 % "mine"', "ünïcode 🔥"])

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from baking import TEMPLATE, bake, checked, python_in, scripts_in
+from baking import TEMPLATE, bake, checked, python_in
 
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
 
@@ -16,14 +16,6 @@ STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8
 def test_the_default_is_as_its_files_say(tmp_path: Path, files: tuple[str, ...]) -> None:
     paths = [f"checks/test_{file}.py" for file in files]
     assert "skipped" not in checked(bake(tmp_path / "out"), *paths)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_bare_one_trains(tmp_path: Path) -> None:
-    project = bake(tmp_path / "out", starter="bare")
-    shown = scripts_in(project, "train.py trainer.max_epochs=1 strategy=pipeline")
-    assert shown.count("Training finished") == 1
 
 
 @pytest.mark.long

@@ -12,10 +12,8 @@ from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
-from baking import PROJECT, TEMPLATE
+from baking import LIBRARY, PROJECT, TEMPLATE
 from readme import BAKE, README, USE, bash
-
-from template_checkout import library_version
 
 # A machine where nothing can be downloaded.
 OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "https_proxy": "http://127.0.0.1:9"}
@@ -75,18 +73,23 @@ def test_wheels(hour: tuple[Path, str], tmp_path: Path) -> None:
     to = shlex.quote(str(tmp_path))
     bash(f".venv/bin/python -m pip wheel -q --no-deps -w {to} . vendor/*.tar.gz", project)
     ours, library = map(ZipFile, sorted(tmp_path.glob("*.whl")))
-    fields = email.message_from_bytes(ours.read("my_project-0.1.0.dist-info/METADATA"))
+    metadata = ours.read("my_project-0.1.0.dist-info/METADATA").decode()
+    fields = email.message_from_string(metadata)
     assert (fields["Name"], fields["License-Expression"]) == ("my-project", "MIT")
     assert fields["Summary"] == DESCRIPTION
     assert email.utils.parseaddr(fields["Author-email"]) == (AUTHOR, "you@example.com")
-    info = f"onecurve-{library_version()}.dist-info"
-    for wheel, folders in (
-        (ours, {"my_project", "my_project-0.1.0.dist-info"}),
-        (library, {"hydra_plugins", "onecurve", info}),
-    ):
-        assert {name.partition("/")[0] for name in wheel.namelist()} == folders
+    # A release is built of the same as what is in a project, and of drawings.
+    uv, source = Path(sys.executable).with_name("uv"), shlex.quote(str(LIBRARY))
+    bash(f"{shlex.quote(str(uv))} build -q -o {to}/release {source}", project)
+    (release,) = map(ZipFile, (tmp_path / "release").glob("*.whl"))
+    code, of_library, of_release = (
+        {name for name in wheel.namelist() if not re.search("dist-info|/pictures/", name)}
+        for wheel in (ours, library, release)
+    )
+    assert {name.partition("/")[0] for name in code} == {"my_project"}
+    assert {name.partition("/")[0] for name in of_library} == {"hydra_plugins", "onecurve"}
     wanted = {"py.typed", "configs/trainer/default.yaml", "pages/strategies.md"}
-    assert {f"onecurve/{name}" for name in wanted} <= set(library.namelist())
+    assert {f"onecurve/{name}" for name in wanted} <= of_library == of_release
 
 
 def test_pictures_are_there_and_whole_and_fetch_nothing() -> None:

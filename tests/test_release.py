@@ -1,10 +1,7 @@
-"""What `.ci` holds: release notes of a tag, budgets of lines. And the wheel, which trains alone."""
+"""What `.ci` holds: release notes of a tag, budgets of lines."""
 
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from runpy import run_path
@@ -61,27 +58,3 @@ def test_a_house_over_its_budget_is_named() -> None:
     assert script["over_budget"]({"core": {"lines": 3, "longest": 2, "aim": 1}}, sizes) == []
     lines = script["over_budget"]({"core": {"lines": 2, "longest": 1}}, sizes)
     assert lines == ["core: 3 lines, and its budget is 2", "core: 2 longest, and its budget is 1"]
-
-
-@pytest.mark.slow
-def test_the_wheel_trains(tmp_path: Path) -> None:
-    """Built from the sdist, laid down alone; its page's script runs with it. Needs the network."""
-    beside = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])
-    uv = [str(shutil.which("uv", path=beside)), "--quiet"]
-    subprocess.run([*uv, "build", "--out-dir", str(tmp_path), str(LIBRARY)], check=True)
-    (wheel,) = tmp_path.glob("onecurve-*.whl")
-    assert len(list(tmp_path.glob("onecurve-*.tar.gz"))) == 1
-    installed = tmp_path / "installed"
-    where = ["--no-deps", "--target", str(installed), "--python", sys.executable]
-    subprocess.run([*uv, "pip", "install", *where, str(wheel)], check=True)
-    (metadata,) = installed.glob("onecurve-*.dist-info/METADATA")
-    page = metadata.read_text(encoding="utf-8")
-    script = re.findall(r"```python\n(import lightning.*?)```", page, re.DOTALL)[0]
-    (tmp_path / "elsewhere").mkdir()
-    where_from = "    print('from', onecurve.__file__)\n"
-    (tmp_path / "elsewhere/script.py").write_text(script + where_from)
-    alone = os.environ | {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
-    done = run_in(tmp_path / "elsewhere", sys.executable, "script.py", env=alone)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "last loss:" in done.stdout
-    assert f"from {installed}/onecurve/__init__.py" in done.stdout
