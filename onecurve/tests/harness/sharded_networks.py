@@ -38,15 +38,20 @@ class Task(LightningModule):
 
 
 class Embedding(nn.Module):
-    """Tokens (N, T) to vectors; its positions are not looked up, and stay whole."""
+    """Tokens (N, T) to vectors: looked up twice, and changed in between.
+
+    Its positions are not looked up, and stay whole.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(ENTRIES, WIDTH)
+        self.tokens = nn.Embedding(ENTRIES, WIDTH, padding_idx=5)
         self.positions = nn.Embedding(LENGTH + 1, WIDTH)
 
     def forward(self, tokens: Tensor) -> Any:
-        return self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        seen, other = self.tokens(tokens), self.tokens(tokens.flip(1))
+        seen += self.positions.weight[: tokens.shape[1]]
+        return seen + seen * other
 
     def tensor_plan(self) -> dict[str, str]:
         return {"tokens": "vocab"}

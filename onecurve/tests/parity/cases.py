@@ -18,7 +18,7 @@ from gpu_check.tasks import small_tokens, small_transformer
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from several_fits import data as small_data
-from torch import nn
+from torch import mean, nn
 from torch.utils.data import DataLoader
 from zoo import data, tasks
 
@@ -66,24 +66,10 @@ class Cell(NamedTuple):
     words: str
 
 
-def rejected(words: str) -> Cell:
-    """One line, before anything is trained that differs."""
-    return Cell("rejected", words)
-
-
-def announced(words: str) -> Cell:
-    """The curve is equal, or the line says that it is not."""
-    return Cell("a line", words)
-
-
-def differs(kind: str) -> Cell:
-    """`parity` names the cause."""
-    return Cell("differs", kind)
-
-
-def failed(words: str) -> Cell:
-    """An error of PyTorch, before anything is trained that differs."""
-    return Cell("failed", words)
+# One line, or an error of PyTorch, before anything is trained that differs.
+rejected, failed = partial(Cell, "rejected"), partial(Cell, "failed")
+# The curve is equal, or the line says that it is not; `parity` names the cause.
+announced, differs = partial(Cell, "a line"), partial(Cell, "differs")
 
 
 def cells(under: Any, cell: Cell) -> dict[str, Cell]:
@@ -153,18 +139,16 @@ OF_DATA = {
     "batches that are dictionaries, and a network that takes them": case(
         tasks.OfDictionaries, data.dictionaries, None, **BY_GPIPE
     ),
-    "two training loaders": case(tasks.TwoLoaders, data.two, **BY_GPIPE),
     "two training loaders whose batches ranks cannot share evenly": case(
         tasks.TwoLoaders, data.two_uneven, **cells(SHARES, SUMMED_UP), **BY_GPIPE
     ),
     "a stream and a loader": case(tasks.TwoLoaders, data.with_a_stream, **BY_GPIPE),
     "several validation loaders, with a metric each": case(tasks.Measured, validation=data.several),
-    "a stream of samples": case(data=data.stream, validation=data.stream, under=EVERYWHERE),
     "a stream that differs between ranks": case(
         data=data.stream_of_rank, **cells(RANKS, OTHER_STREAM)
     ),
-    "a stream that shuffles and draws": case(
-        data=data.shuffled_stream, validation=data.shuffled_stream
+    "a stream of samples that shuffles and draws": case(
+        data=data.shuffled_stream, validation=data.shuffled_stream, under=EVERYWHERE
     ),
     "a stream without an end, with a state": case(data=data.stateful_stream),
     "a stream of batches": case(data=data.whole_batches, validation=data.whole_batches),
@@ -173,7 +157,7 @@ OF_DATA = {
         data=partial(data.NoLoader, 9, 1, 11), **cells(SHARES, ALL_OF_IT)
     ),
     "two validation loaders at once": case(
-        tasks.LogsItsWayOfTwo, validation=data.two_at_once, **cells(SHARES, SUMMED_UP)
+        tasks.TwoLoaders, validation=data.two_at_once, **cells(SHARES, SUMMED_UP)
     ),
 }
 OF_STEPS = {
@@ -187,7 +171,9 @@ OF_STEPS = {
         trainer={"callbacks": [GradientAccumulationScheduler({0: 1, 1: 3})]},
     ),
     "clipping by norm": case(trainer={"gradient_clip_val": 0.1}, under=EVERYWHERE),
-    "metrics, sums and extremes, logged while training": case(tasks.MetricInTraining),
+    "metrics, sums and extremes, logged while training; metrics in no module, of a window": case(
+        tasks.MetricInTraining
+    ),
     "what hooks of a task and of callbacks log": case(
         tasks.LogsInHooks, trainer={"callbacks": [tasks.LogsToo()]}
     ),
@@ -198,7 +184,6 @@ OF_STEPS = {
     "an exponential average that is validated": case(
         trainer={"callbacks": [onecurve.ExponentialMovingAverage(0.9)]}
     ),
-    "noise that hooks add to weights": case(tasks.NoiseInHooks),
     "layers that are thawed, and others that are frozen, later": case(tasks.FreezesByTurns),
     "every other optimizer of torch.optim": case(
         tasks.ManyOptimizers,
@@ -212,15 +197,11 @@ OF_STEPS = {
     "a sum over samples": case(
         tasks.Summed, **cells(SHARES, differs(result.SUM)), pipeline=OTHER_LOSS
     ),
-    "a mean by class weights, said by `weight`": case(tasks.ClassWeighted, validation=None),
     "a mean over tokens without padding": case(
         tasks.Padded, data.tokens, None, **NO_MEAN, pipeline=OTHER_LOSS
     ),
-    "a mean over tokens without padding, said by `weight`": case(
+    "a mean over tokens without padding, said by `weight` and logged by tokens": case(
         tasks.PaddedWeighed, data.tokens, data.tokens
-    ),
-    "the same, logged by tokens over an epoch": case(
-        tasks.PaddedCounted, data.tokens, data.tokens, under=SHARES
     ),
     "cross entropy by chunks": case(
         tasks.ByChunks, settings=GPIPE, under=("single", "dp", *SHARES, "pipeline")
@@ -233,7 +214,7 @@ OF_STEPS = {
     "a value that is logged for some batches": case(
         tasks.LogsSometimes, data.validation, **ON_SOME
     ),
-    "positions before samples": case(
+    "positions before samples, in a GRU that begins with a state of its own": case(
         tasks.TimeMajor,
         validation=None,
         dp=announced("samples (10) may be the second dimension"),
@@ -251,22 +232,23 @@ OF_STEPS = {
         trainer={"sync_batchnorm": True},
         **cells(("dp", "pipeline"), differs(result.BATCHNORM)),
     ),
-    "the same, where some ranks have no sample of the last batch": case(
+    "the same, in layers that are computed again, where some ranks have no sample": case(
         tasks.NormalizedInAllWays,
         partial(data.plain, 19),
+        settings={"fsdp": {"activation_checkpointing": "full"}},
         trainer={"sync_batchnorm": True},
         under=("ddp", "fsdp", "replicate x shard"),
-    ),
-    "the same, called by one rank alone": case(
-        tasks.NormalizedInAllWays,
-        partial(data.plain, 8),
-        trainer={"sync_batchnorm": True, "callbacks": [tasks.CallsOnOneRank()]},
-        under=("ddp",),
     ),
     "the same, accumulated": case(
         tasks.NormalizedInAllWays,
         partial(data.plain, 7),
         trainer={"sync_batchnorm": True, **ACCUMULATED},
+        under=("ddp",),
+    ),
+    "the same, called by one rank alone": case(
+        tasks.NormalizedInAllWays,
+        partial(data.plain, 8),
+        trainer={"sync_batchnorm": True, "callbacks": [tasks.CallsOnOneRank()]},
         under=("ddp",),
     ),
     "BatchNorm": case(
@@ -297,14 +279,9 @@ OF_STEPS = {
     ),
     "weights whose gradients are one tensor, a view, or of several uses": case(
         tasks.SharesGradients,
-        settings={"pipeline": {"schedule": "interleaved_zero_bubble"}},
-        under=OTHERS,
-    ),
-    "the same, a sample in each micro-batch": case(
-        tasks.SharesGradients,
         partial(data.plain, 8),
-        settings={"pipeline, split backward": {"microbatches": 8}},
-        under=("pipeline, split backward",),
+        settings={"pipeline": {"schedule": "interleaved_zero_bubble", "microbatches": 8}},
+        under=OTHERS,
     ),
     "tied weights, and a parameter of the task": case(
         tasks.Tied,
@@ -323,6 +300,11 @@ def other(task: Callable[[], LightningModule], **options: Any) -> Case:
 def network(make: Callable[[], Any], **options: Any) -> Case:
     """A row of a network, in the task of others."""
     return other(partial(others.Stranger, make), **options)
+
+
+def network_that(then: Callable[[Any], Any], **options: Any) -> Case:
+    """A row of a network that is called by `forward`, and does something in the end."""
+    return other(partial(others.Forwards, partial(others.Then, then)), **options)
 
 
 OF_LAYERS = {"pipeline": rejected("parameters or gradients, in another way than by calling model")}
@@ -354,8 +336,10 @@ OF_OTHERS = {
         others.OfRows, others.rows, others.rows, under=OTHERS
     ),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
-    "parameters without a dimension, frozen at first": other(others.ScaledLate),
-    "gradients that are removed in a hook": other(others.RemovesGradients),
+    "parameters without a dimension, frozen at first": other(others.TemperedLate),
+    "hooks that remove gradients, assign weights, and add noise to them": other(
+        others.ChangesInHooks
+    ),
     "another method, `forward` by its name, steps without a batch's number": other(
         others.CallsAMethod, settings=METHODS
     ),
@@ -389,10 +373,7 @@ OF_OTHERS = {
         others.AssignedTeacher, pipeline=rejected("for an average of weights")
     ),
     "a teacher that is assigned within the step": other(
-        others.TeacherInStep,
-        ddp=SOME_PARAMETERS,
-        tensor=rejected(SHARDED),
-        **OF_LAYERS,
+        others.TeacherInStep, ddp=SOME_PARAMETERS, tensor=rejected(SHARDED), **OF_LAYERS
     ),
     "a teacher that is made in on_fit_start": other(
         others.LateTeacher,
@@ -404,12 +385,6 @@ OF_OTHERS = {
     "a queue whose length depends on the number of ranks": other(
         others.QueueOfRanks, **cells(RANKS, differs(result.LATE_WEIGHTS))
     ),
-    "a layer that a callback adds in on_fit_start, and trains": other(
-        others.Stranger,
-        trainer={"callbacks": [others.TrainsAProbe()]},
-        **cells(("single", "fsdp", "tensor", "pipeline"), differs(result.LATE_PARTS)),
-        ddp=SOME_PARAMETERS,
-    ),
     "two networks by turns, frozen and bounded by hand": other(others.AdversariesOfPyTorch),
     "a weight that is set from the first batch": other(
         others.Centred,
@@ -419,7 +394,7 @@ OF_OTHERS = {
     ),
     "a buffer of a rank's own samples": other(others.KeepsAQueue, **cells(SHARES, BECAME)),
     "spectral_norm": network(
-        others.Spectral,
+        others.spectral,
         pipeline=differs("buffers that the network changes"),
         settings={"pipeline": {"microbatches": 7}},
         under=("ddp", "fsdp", "pipeline"),
@@ -437,21 +412,14 @@ OF_OTHERS = {
         others.LogsErrors, **cells(SHARES, differs(result.LOGGED))
     ),
     "the same with dist_sync_on_step=True": other(partial(others.LogsErrors, syncs=True)),
-    "metrics outside of modules, of an epoch, of a window": other(others.Counts),
     "noise that is drawn in a step": other(others.AddsNoise, **cells((*SHARES, "pipeline"), DRAWS)),
     "samples that a hook of the batch mixes": other(others.MixesSamples, **cells(SHARES, DRAWS)),
-    "a GRU that begins with a state of its own": other(
-        others.Recurrent, **NO_LINEAR, pipeline=LAYERS_OF_ONE
-    ),
     "layers that torch.compile has wrapped": network(partial(others.compiled, others.pair)),
     "blocks within a network that torch.compile has wrapped": network(
-        partial(others.compiled, others.CalledInTurn)
+        partial(others.compiled, others.InTurn)
     ),
     "weight_norm and pruned weights": other(others.ComputesItsWeights),
     "a network that returns a distribution": other(others.OfADistribution, **NO_LINEAR, **STAGED),
-    "blocks of attention and feed-forward network": network(
-        others.blocks, under=("tensor", "pipeline")
-    ),
     "an attention whose projection is stacked": network(
         others.Stacked, tensor=differs(result.PLAN), **STAGED
     ),
@@ -461,31 +429,30 @@ OF_OTHERS = {
         pipeline=rejected("1 layers cannot make 2 stages"),
     ),
     "a convolution over positions": other(
-        partial(others.Forwards, others.neighbours),
+        partial(others.Forwards, others.Neighbours),
         **NO_LINEAR,
         **STAGED,
         context=differs(result.POSITIONS),
         under=(*OTHERS, "context"),
     ),
-    "a number for a batch": other(
-        partial(others.Forwards, partial(others.OneNumber, others.WIDTH, others.WIDTH)),
+    "a number for a batch": network_that(
+        mean,
         dp=rejected("forward returned a number for the whole batch; return"),
         under=("dp",),
     ),
-    "a mean over positions": other(
-        partial(others.Forwards, partial(others.Averages, others.WIDTH, others.WIDTH)),
+    "a mean over positions": network_that(
+        others.mean_over_positions,
         context=rejected("positions, so it combines positions"),
         under=("context",),
     ),
-    "an attention mask that is made of a shard": other(
-        partial(others.Forwards, partial(others.MasksItself, others.WIDTH, others.WIDTH)),
+    "an attention mask that is made of a shard": network_that(
+        others.masked_attention,
         context=rejected("an attention mask has the shape (3, 3), which fits a shard of the"),
         under=("context",),
     ),
     "layers that change their weights when they are called": other(
         others.ChangesWeights, **NO_LINEAR
     ),
-    "weights that are assigned before each batch": other(others.AssignsWeights),
     "a copy of a module in a step": other(others.Copies, **SHARDED_TASK, **OF_LAYERS),
     "a weight that is used outside of its module": other(
         others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER, settings=OF_ONE_STAGE
@@ -509,26 +476,19 @@ OF_OTHERS = {
         **SHARDED_TASK,
         under=("single", "ddp", "fsdp", "tensor"),
     ),
-    "an embedding with padding that is used twice": other(
-        others.LooksUpTwice, settings={"tensor": {"plan": {"table": "vocab"}}}
-    ),
-    "experts that get samples on some ranks only": other(
-        others.OfExperts,
-        data=others.for_experts,
+    "experts that get samples on some ranks only": network(
+        others.Experts,
         ddp=SOME_PARAMETERS,
         fsdp=rejected("ranks have trained different parameters in a step"),
         pipeline=rejected("calls one without what the one before has returned"),
     ),
-    "experts that get samples on some ranks only, found by DDP": other(
-        others.OfExperts,
-        data=others.for_experts,
+    "experts that get samples on some ranks only, found by DDP": network(
+        others.Experts,
         settings={"ddp": {"find_unused_parameters": True}},
         under=("ddp",),
     ),
-    "a layer's input that is changed in place": other(
-        others.ChangesItsInput,
-        fsdp=rejected("changes in place"),
-        under=SHARES,
+    "a layer's input that is changed in place": network(
+        others.Flows, fsdp=rejected("changes in place"), under=SHARES
     ),
     "a layer that keeps a loss for the step": other(
         others.KeepsALoss,
@@ -560,14 +520,16 @@ OF_OTHERS = {
     "blocks that are called by torch.utils.checkpoint": network(
         others.Checkpointed, pipeline=rejected("use Pipeline(activation_checkpointing=")
     ),
-    "a batch that is skipped": other(
-        others.SkipsABatch,
+    "a batch that is skipped": case(
+        partial(tasks.Skips, 1),
         single=announced("returned None, which skips a batch; if that is not meant"),
         **cells(RANKS, rejected("which skips a batch in one process")),
+        under=OTHERS,
     ),
     "hooks of parameters": other(others.ClampsByHooks, ddp=GRADIENTS, fsdp=HOOKS, tensor=HOOKS),
-    "weights that are drawn once training begins": other(others.Drawn, **OF_ANOTHER),
-    "noise that is added to gradients": other(others.Noise, **OF_ANOTHER),
+    "weights that are drawn once training begins, noise that is added to gradients": other(
+        others.Drawn, **OF_ANOTHER
+    ),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
     "gradients that are assigned, and norms as numbers": other(
         others.ByNumbers, ddp=GRADIENTS, **OF_ANOTHER
@@ -585,7 +547,9 @@ OF_OTHERS = {
     ),
     "a teacher in inference mode": other(others.Taught),
     "blocks that fill a cache": network(
-        others.Cached, pipeline=rejected("calls one that changes what it is given, such as a cache")
+        others.Cached,
+        pipeline=rejected("calls one that changes what it is given, such as a cache"),
+        **NO_LINEAR,
     ),
     "a hook that keeps what a layer returns": other(
         others.Hooked, pipeline=rejected("hooks of its layers (register_forward_hook)")
@@ -608,25 +572,10 @@ OF_OTHERS = {
         ),
         **OF_ANOTHER,
     ),
-    "an average of weights in buffers": other(
-        others.AveragedInBuffers, **SHARDED_TASK, **OF_ANOTHER
-    ),
     "a graph for each batch (batch_size=None)": other(
         others.OfGraphs,
         data=partial(DataLoader, others.Graphs(), batch_size=None),
         **cells(SHARES, rejected("each rank takes its rows of every tensor")),
-    ),
-    "a count in no checkpoint, and rounding that is amplified": other(
-        others.CountsInPython,
-        **cells(("single", "ddp"), differs(result.RESUME)),
-        under=("single", "ddp"),
-    ),
-    "BatchNorm of the global batch in layers that are computed again": case(
-        tasks.NormalizedInAllWays,
-        partial(data.plain, 8),
-        settings={name: {"activation_checkpointing": "full"} for name in ("single", *SHARES)},
-        trainer={"sync_batchnorm": True},
-        under=("single", *SHARES),
     ),
     "second derivatives through BatchNorm of the global batch": other(
         others.PenalizesNormalized,
@@ -654,9 +603,8 @@ OF_OTHERS = {
         under=("ddp", "tensor"),
     ),
     "a DistributedSampler of one's own": case(others.LoadsByRank, None, None, **BY_RANKS),
-    "the same, shuffled": case(partial(others.LoadsByRank, True), None, None, **BY_RANKS),
     "a DistributedSampler that yields batches": case(
-        partial(others.LoadsByRank, yields_batches=True), None, None, **BY_RANKS
+        partial(others.LoadsByRank, True), None, None, **BY_RANKS
     ),
     "labels of Hugging Face, of which some are -100": case(
         others.FineTunes,
@@ -808,14 +756,14 @@ OF_STAGES = {
         rejected("the layer layers()[5] of LayersOfAnother has parameters that are none"),
     ),
     "weights and buffers with several names": staged(stages.Tied),
-    "one layer without parameters between all others": staged(
-        stages.OneActivation, under=("pipeline, split backward",)
+    "layers that pass tuples, one with a generator, one that is used again and again": stages_of(
+        stages.tuples,
+        settings={"pipeline": {"balance": [3, 7]}},
+        under=("pipeline", "pipeline, split backward"),
     ),
-    "layers that pass tuples": stages_of(stages.tuples, settings={"pipeline": {"balance": [2, 5]}}),
     "layers that return a tuple of one": stages_of(
         stages.tuple_of_one, rejected("returns neither a tensor nor a tuple of several; change")
     ),
-    "a layer with a generator": stages_of(stages.one_generator),
     "a layer that branches on values": stages_of(
         stages.branching, rejected("strategy=pipeline: layer net.2 cannot be measured")
     ),
@@ -849,9 +797,9 @@ OF_STAGES = {
         "calls one with a OwnCache (give generate use_cache=False); return the layers",
     ),
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
-    "modules of the task itself": staged(stages.OfTheTask, settings=SPLIT),
-    "the network of PyTorch's MNIST example": stages_of(stages.Cnn, settings=SPLIT),
-    "a size that is read before the first module": staged(stages.ReadsASizeEarly, settings=SPLIT),
+    "modules of the task itself, called as in PyTorch's MNIST example": staged(
+        stages.OfTheTask, settings=SPLIT
+    ),
     "code between modules that branches on values": between(stages.branches),
     "code between modules that depends on the mode": between(stages.by_mode),
     "code between modules that uses a parameter": between(stages.with_a_token),

@@ -25,7 +25,7 @@ from torch.nn.utils import clip_grad_norm_, prune, weight_norm
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 from torch.utils.tensorboard import SummaryWriter
-from torchmetrics import MeanAbsoluteError, MetricTracker, RunningMean, SumMetric
+from torchmetrics import MeanAbsoluteError
 
 WIDTH, LENGTH = 8, 6
 PAGE = Path(__file__).parents[2] / "docs/your_network.md"
@@ -161,9 +161,11 @@ class OfRows(Stranger):
 
 
 class Scaled(Stranger):
+    """Has parameters of its own, one of them without a dimension."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.scale, self.shift = (nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
+        self.scale, self.shift = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.ones(WIDTH))
 
     def outputs(self, batch: Any) -> Tensor:
         made: Tensor = self.model(batch["inputs"] * self.shift)
@@ -185,23 +187,24 @@ class Tempered(nn.Module):
         return made * self.temperature.exp()
 
 
-class ScaledLate(Stranger):
-    def __init__(self) -> None:
-        super().__init__(Tempered)
-        self.scale = nn.Parameter(torch.tensor(1.5), requires_grad=False)
-        self.size = nn.Parameter(torch.tensor(2), requires_grad=False)
-
-    def outputs(self, batch: Any) -> Tensor:
-        return super().outputs(batch) * self.scale
+class TemperedLate(Stranger):
+    network = Tempered
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self.scale.requires_grad_(self.global_step > 1)
+        self.model.temperature.requires_grad_(self.global_step > 1)  # type: ignore[operator]
 
 
-class RemovesGradients(Stranger):
-    """Those of its last layer in the first steps, as DINO does."""
+class ChangesInHooks(Stranger):
+    """Bounds weights, adds noise to them, and removes gradients of the first steps, as DINO."""
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        for layer in (self.model[0], self.model[2]):  # type: ignore[index]
+            layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
 
     def on_after_backward(self) -> None:
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter += 0.01 * torch.randn(()).to(parameter)
         if self.global_step < 2:
             self.model[2].weight.grad = None  # type: ignore[index, union-attr]
 
@@ -317,14 +320,17 @@ class BackwardByHand(ByHand):
         loss.backward()  # type: ignore[no-untyped-call]
 
 
-class Adversaries(LightningModule):
-    """Two networks with an optimizer each, which take turns within a step, as in a GAN."""
+class CriticFirst(LightningModule):
+    """Two networks by turns within a step, an optimizer each, as in a Wasserstein GAN.
+
+    The maker, frozen for the critic, is trained in the same step.
+    """
+
+    automatic_optimization = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.maker, self.critic = pair(), pair()
-        self.turns = ["maker", "critic"]
 
     def loss(self, batch: Any, of: str) -> Tensor:
         made = self.maker(batch["inputs"])
@@ -334,8 +340,7 @@ class Adversaries(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         makers, critics = self.optimizers()  # type: ignore[misc]
-        for name in self.turns:
-            optimizer: Any = makers if name == "maker" else critics
+        for name, optimizer in (("critic", critics), ("maker", makers)):
             self.toggle_optimizer(optimizer)
             loss = self.loss(batch, name)
             self.log(name, loss)
@@ -351,17 +356,13 @@ class Adversaries(LightningModule):
         return [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (self.maker, self.critic)]
 
 
-class CriticFirst(Adversaries):
-    """As in a Wasserstein GAN: the maker, frozen for the critic, is trained in the same step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.turns = ["critic", "maker"]
+def follow(task: Any) -> None:
+    """As in BYOL: moves a copy towards the network, by new values of `.data`."""
+    for trained, ours in zip(task.model.parameters(), task.teacher.parameters(), strict=True):
+        ours.data = 0.9 * ours.data + 0.1 * trained.data
 
 
 class AssignedTeacher(Stranger):
-    """As in BYOL: a copy that follows the network after each step, by new values of `.data`."""
-
     def __init__(self) -> None:
         super().__init__()
         self.teacher = deepcopy(self.model).requires_grad_(False)
@@ -369,28 +370,23 @@ class AssignedTeacher(Stranger):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return F.mse_loss(self.model(batch["inputs"]), self.teacher(batch["labels"]))
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        for trained, ours in zip(self.model.parameters(), self.teacher.parameters(), strict=True):
-            ours.data = 0.9 * ours.data + 0.1 * trained.data
+    def on_train_batch_end(self, *_: Any) -> None:
+        follow(self)
 
 
-class TeacherInStep(AssignedTeacher):
-    """The same, not frozen, and assigned within the step, before the backward pass."""
+class TeacherInStep(Stranger):
+    """Its copy is not frozen, and is assigned within the step, before the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.teacher.requires_grad_()
-        self.head = nn.Linear(WIDTH, WIDTH)
+        self.teacher, self.head = deepcopy(self.model), nn.Linear(WIDTH, WIDTH)
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         outputs = self.head(self.model(batch["inputs"]))
         with torch.no_grad():
             targets = self.teacher(batch["labels"])
-        super().on_train_batch_end(None, batch, batch_idx)
+        follow(self)
         return F.mse_loss(outputs, targets)
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Nothing is left to do."""
 
 
 class LateTeacher(Stranger):
@@ -421,26 +417,7 @@ class PeeksAtABatch(Stranger):
         return self.scale * super().training_step(batch, batch_idx)
 
 
-class TrainsAProbe(Callback):
-    """Adds a layer to the task in on_fit_start, and trains it by itself."""
-
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        pl_module.probe = nn.Linear(WIDTH, WIDTH).double()
-        self.optimizer = torch.optim.SGD(pl_module.probe.parameters(), lr=0.1)
-
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        with torch.no_grad():
-            features = pl_module.outputs(batch)
-        loss = F.mse_loss(pl_module.probe(features), batch["labels"])
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        pl_module.log("probe", loss.detach())
-
-
-class AdversariesOfPyTorch(Adversaries):
+class AdversariesOfPyTorch(CriticFirst):
     """As code that comes from plain PyTorch: zeroes, freezes and bounds by the modules alone."""
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
@@ -457,13 +434,9 @@ class AdversariesOfPyTorch(Adversaries):
             self.log_dict({name: loss, f"{name} after": self.loss(batch, name)})
 
 
-class ClipsItself(Stranger):
-    automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(super().training_step(batch, batch_idx))
+class ClipsItself(ByHand):
+    def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
+        super().manual_backward(loss)
         other = nn.Parameter(torch.ones(3))  # what is of no task is clipped as usual
         other.grad = torch.full((3,), 100.0)
         norms = {
@@ -474,7 +447,6 @@ class ClipsItself(Stranger):
             "other, clipped": other.grad.norm(),
         }
         self.log_dict(norms)
-        optimizer.step()
 
 
 class OfSomeInputs(ByHand):
@@ -529,13 +501,10 @@ class KeepsAQueue(Stranger):
         return super().training_step(batch, batch_idx)
 
 
-class Spectral(nn.Sequential):
+def spectral() -> nn.Module:
     """Changes buffers whenever it is called."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            nn.utils.spectral_norm(nn.Linear(WIDTH, 8)), nn.Tanh(), nn.Linear(8, WIDTH)
-        )
+    first = nn.utils.spectral_norm(nn.Linear(WIDTH, 8))
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(8, WIDTH))
 
 
 def gathered(task: LightningModule, rows: Tensor) -> Any:
@@ -582,15 +551,6 @@ class AddsNoise(Stranger):
 class MixesSamples(Stranger):
     def on_after_batch_transfer(self, batch: Any, _: int) -> Any:
         return {name: row.lerp(row[torch.randperm(len(row))], 0.3) for name, row in batch.items()}
-
-
-class Recurrent(Stranger):
-    network = staticmethod(lambda: nn.GRU(WIDTH, WIDTH, batch_first=True))
-
-    def outputs(self, batch: Any) -> Any:
-        inputs = batch["inputs"]
-        start = next(self.parameters()).new_zeros(1, len(inputs), WIDTH)
-        return self.model(inputs, start)[0]
 
 
 class ComputesItsWeights(Stranger):
@@ -654,26 +614,11 @@ class Block(nn.Module):
         return inputs + self.mlp(self.norm2(inputs))
 
 
-def blocks() -> nn.Module:
-    return nn.Sequential(*(Block(Attention(), pair()) for _ in range(4)))
-
-
 class Masked(nn.Linear):
-    """Has no weight above the diagonal, each time that it is called."""
-
-    def __init__(self) -> None:
-        super().__init__(WIDTH, WIDTH)
-        self.register_buffer("mask", torch.ones(WIDTH, WIDTH).tril())
+    """Changes its weights each time that it is called, and then has another tensor of them."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        self.weight.data *= self.mask
-        return super().forward(inputs)
-
-
-class Bounded(nn.Linear):
-    """Has another tensor of weights each time that it is called."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
+        self.weight.data *= torch.ones_like(self.weight).tril()
         self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
         return super().forward(inputs)
 
@@ -682,49 +627,12 @@ class ChangesWeights(Stranger):
     """Its layers do, and its steps, with what is in no layer."""
 
     def __init__(self) -> None:
-        layers = Masked(), Bounded(WIDTH, WIDTH)
-        super().__init__(lambda: nn.Sequential(*layers))
+        super().__init__(lambda: nn.Sequential(*(Masked(WIDTH, WIDTH) for _ in range(2))))
         self.scale = nn.Parameter(torch.ones(WIDTH))
 
     def outputs(self, batch: Any) -> Tensor:
         self.scale.data.clamp_(0.95, 0.98)
         return super().outputs(batch) * self.scale
-
-
-class AssignsWeights(Stranger):
-    def on_train_batch_start(self, *_: Any) -> None:
-        for layer in (self.model[0], self.model[2]):  # type: ignore[index]
-            layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
-
-
-class Counts(Stranger):
-    """By metrics in none of its modules, by one that is copied for each epoch, and in a window."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts = {"samples": SumMetric()}
-        self.tracker = MetricTracker(SumMetric(), maximize=True)
-        self.running = RunningMean(window=2)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        self.running(loss.detach())
-        self.log("running", self.running)
-        self.log("by position", loss, False, True, None, None, "mean", False, False)
-        return loss
-
-    def on_validation_epoch_start(self) -> None:
-        self.tracker.increment()
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        super().validation_step(batch, batch_idx)
-        for metric in (self.counts["samples"], self.tracker):
-            metric.update(float(len(batch["inputs"])))
-
-    def on_validation_epoch_end(self) -> None:
-        self.log("samples", self.counts["samples"].compute())
-        self.log("tracked", self.tracker.compute())
-        self.counts["samples"].reset()
 
 
 class Stacked(nn.Module):
@@ -748,29 +656,32 @@ class Stacked(nn.Module):
 class Neighbours(nn.Conv1d):
     """Brings positions together that may lie in two pieces."""
 
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH, 3, padding=1)
+
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs.transpose(1, 2)).transpose(1, 2)
 
 
-class OneNumber(nn.Linear):
+class Then(nn.Linear):
+    """Does something with what it has computed."""
+
+    def __init__(self, then: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.then = then
+
     def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs).mean()
+        return self.then(super().forward(inputs))
 
 
-class Averages(nn.Linear):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs).mean(1, keepdim=True)
+def mean_over_positions(made: Tensor) -> Tensor:
+    return made.mean(1, keepdim=True)
 
 
-class MasksItself(nn.Linear):
-    def forward(self, inputs: Tensor) -> Tensor:
-        mask = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).tril()
-        heads = super().forward(inputs).unsqueeze(1)
-        return F.scaled_dot_product_attention(heads, heads, heads, mask).squeeze(1)
-
-
-def neighbours() -> nn.Module:
-    return Neighbours(WIDTH, WIDTH, 3, padding=1)
+def masked_attention(made: Tensor) -> Tensor:
+    mask = torch.ones(made.shape[1], made.shape[1], dtype=torch.bool).tril()
+    heads = made.unsqueeze(1)
+    return F.scaled_dot_product_attention(heads, heads, heads, mask).squeeze(1)
 
 
 class Flattens(Attention):
@@ -840,20 +751,6 @@ class ScalesRows(Stranger):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class LooksUpTwice(Stranger):
-    """Changes what it has looked up before it looks up again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(8, WIDTH, padding_idx=5)
-
-    def outputs(self, batch: Any) -> Any:
-        indices = batch["inputs"].sum(-1).abs().long() % 8
-        seen, other = self.table(indices), self.table(indices.flip(1))
-        seen += 1
-        return self.model(batch["inputs"] + seen.square() * other.exp())
-
-
 class Normalized(Forwards):
     """Has statistics of the sums of samples."""
 
@@ -913,40 +810,50 @@ class DrawsHistograms(Stranger):
                 writer.add_histogram(name, parameter)  # type: ignore[no-untyped-call]
 
 
-class PlacedBetween(nn.Module):
+class InTurn(nn.Module):
+    """Calls its blocks one after the other."""
+
+    block: Callable[..., nn.Module] = nn.Linear
+
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH)) for _ in range(2))
+        self.blocks = nn.ModuleList(self.block(WIDTH, WIDTH) for _ in range(2))
+
+    def call(self, block: nn.Module, inputs: Tensor) -> Any:
+        return block(inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
-            inputs = block(inputs) + torch.ones(LENGTH, WIDTH, dtype=inputs.dtype)
+            inputs = self.call(block, inputs)
         return inputs
 
 
-class CalledInTurn(PlacedBetween):
-    def forward(self, inputs: Tensor) -> Tensor:
-        for block in self.blocks:
-            inputs = block(inputs)
-        return inputs
+class PlacedBetween(InTurn):
+    def call(self, block: nn.Module, inputs: Tensor) -> Any:
+        return block(inputs) + torch.ones(LENGTH, WIDTH, dtype=inputs.dtype)
+
+
+class Checkpointed(InTurn):
+    def call(self, block: nn.Module, inputs: Tensor) -> Any:
+        return checkpoint(block, inputs, use_reentrant=False)
+
+
+class FillsACache(nn.Linear):
+    def forward(self, inputs: Tensor, cache: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+        cache["made"] = super().forward(inputs)
+        return cache["made"]
+
+
+class Cached(InTurn):
+    block = FillsACache
+
+    def call(self, block: nn.Module, inputs: Tensor) -> Any:
+        return block(inputs, cache={})
 
 
 def compiled(make: Callable[[], nn.Module]) -> Any:
     """As people write it; without a compiler of C++."""
     return torch.compile(make(), backend="eager")
-
-
-class Checkpointed(PlacedBetween):
-    def forward(self, inputs: Tensor) -> Tensor:
-        for block in self.blocks:
-            inputs = checkpoint(block, inputs, use_reentrant=False)
-        return inputs
-
-
-class SkipsABatch(Stranger):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        is_skipped = (self.global_step, batch_idx) == (1, 1)
-        return None if is_skipped else super().training_step(batch, batch_idx)
 
 
 class ClampsByHooks(Stranger):
@@ -987,17 +894,17 @@ class BatchesOfRank(DistributedSampler[Any]):
 class LoadsByRank(Stranger):
     """Has a sampler for ranks where there are some, as libraries do."""
 
-    def __init__(self, shuffle: bool = False, yields_batches: bool = False) -> None:
+    def __init__(self, yields_batches: bool = False) -> None:
         super().__init__()
-        self.shuffle, self.yields_batches = shuffle, yields_batches
+        self.yields_batches = yields_batches
 
     def train_dataloader(self) -> DataLoader[Any]:
         if not dist.is_initialized():
-            return DataLoader(Samples(), 8, shuffle=self.shuffle)
+            return DataLoader(Samples(), 8, shuffle=not self.yields_batches)
         if self.yields_batches:
-            batches = BatchesOfRank(Samples(), shuffle=self.shuffle)
+            batches = BatchesOfRank(Samples(), shuffle=False)
             return DataLoader(Gathered(), None, sampler=batches, collate_fn=None)
-        return DataLoader(Samples(), 8, sampler=DistributedSampler(Samples(), shuffle=self.shuffle))
+        return DataLoader(Samples(), 8, sampler=DistributedSampler(Samples()))
 
 
 def four() -> nn.Sequential:
@@ -1010,22 +917,14 @@ def full(task: Any) -> Any:
 
 
 class Drawn(Stranger):
+    """Draws its weights as training begins, and noise on gradients."""
+
     def on_train_start(self) -> None:
         for layer in self.model.modules():
             if isinstance(layer, nn.Linear) and not self.trainer.global_step:
                 layer.reset_parameters()
                 nn.init.normal_(layer.bias)
 
-    def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            with full(self), torch.no_grad():
-                self.model[0].weight[:3].normal_(0, 0.1)
-                self.model[0].weight.narrow(0, 6, 5)[1].zero_()
-                half, _ = self.model[2].weight.chunk(2)
-                half *= 2
-
-
-class Noise(Stranger):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter in self.parameters():
             assert parameter.grad is not None
@@ -1039,7 +938,11 @@ class ByFunctions(Stranger):
                 first, last = self.model[0].weight, self.model[2].weight
                 nn.init.orthogonal_(first)
                 first.fill_diagonal_(0.1)
-                torch.chunk(last, 2)[1].bernoulli_(0.5)
+                first[:3].normal_(0, 0.1)
+                first.narrow(0, 6, 5)[1].zero_()
+                half, other = torch.chunk(last, 2)
+                half *= 2
+                other.bernoulli_(0.5)
                 last[1].copy_(torch.ones(last.shape[1], dtype=last.dtype))
                 last.renorm_(2, 0, 0.5)
 
@@ -1143,19 +1046,6 @@ class Halving:
         self.epochs = state["epochs"]
 
 
-class ForExperts(Samples):
-    """Of 7 samples in a batch, ranks get those of the experts 0 and 1, and of 0 and 2."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return super().__getitem__(index) | {
-            "expert": torch.tensor((0, 1, 0, 1, 0, 2, 2)[index % 7])
-        }
-
-
-def for_experts() -> DataLoader[Any]:
-    return DataLoader(ForExperts(), 7)
-
-
 class Experts(nn.Module):
     """Calls a layer for the samples that are its own, if there are any."""
 
@@ -1163,20 +1053,12 @@ class Experts(nn.Module):
         super().__init__()
         self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
-    def forward(self, inputs: Tensor, chosen: Tensor) -> Tensor:
-        outputs = torch.zeros_like(inputs)
+    def forward(self, inputs: Tensor) -> Tensor:
+        chosen, outputs = inputs[:, 0, 0].abs().long(), torch.zeros_like(inputs)
         for number, expert in enumerate(self.experts):
             if (of_it := chosen == number).any():
                 outputs[of_it] = expert(inputs[of_it])
         return outputs
-
-
-class OfExperts(Stranger):
-    def __init__(self) -> None:
-        super().__init__(Experts)
-
-    def outputs(self, batch: Any) -> Any:
-        return self.model(batch["inputs"], batch["expert"])
 
 
 class Scales(nn.Linear):
@@ -1188,16 +1070,13 @@ class Scales(nn.Linear):
         return scaled, sums
 
 
-class ChangesItsInput(Stranger):
-    """Has several layers of its own, which it calls one after the other."""
-
+class Flows(nn.ModuleList):
     def __init__(self) -> None:
-        super().__init__(nn.Identity)
-        self.flows = nn.ModuleList(Scales(WIDTH, WIDTH) for _ in range(3))
+        super().__init__(Scales(WIDTH, WIDTH) for _ in range(3))
 
-    def outputs(self, batch: Any) -> Any:
-        rows, sums = batch["inputs"], torch.zeros_like(batch["inputs"][..., 0])
-        for flow in self.flows:
+    def forward(self, rows: Tensor) -> Tensor:
+        sums = torch.zeros_like(rows[..., 0])
+        for flow in self:
             rows, sums = flow(rows, sums)
         return rows + sums[..., None]
 
@@ -1211,16 +1090,11 @@ class Balanced(nn.Sequential):
         return outputs
 
 
-class KeepsALoss(Stranger):
-    def __init__(self) -> None:
-        super().__init__(lambda: Balanced(*pair()))
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.model(inputs)
+class KeepsALoss(Forwards):
+    network = staticmethod(lambda: Balanced(*pair()))
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = F.mse_loss(self(batch["inputs"]), batch["labels"])
-        return loss + self.model.loss
+        return super().training_step(batch, batch_idx) + self.model.loss
 
 
 class Spectrum(Stranger):
@@ -1242,27 +1116,6 @@ class ReadsBatches(Stranger):
             read = [each["inputs"] for each in self.trainer.train_dataloader]  # type: ignore[union-attr]
         centred = batch["inputs"] - torch.cat(read).mean(0)
         return super().training_step(batch | {"inputs": centred}, batch_idx)
-
-
-class Cached(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(CachingBlock() for _ in range(2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        for block in self.blocks:
-            inputs = block(inputs, cache={})
-        return inputs
-
-
-class CachingBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = pair()
-
-    def forward(self, inputs: Tensor, cache: dict[str, Tensor]) -> Tensor:
-        cache["made"] = self.layers(inputs)
-        return cache["made"]
 
 
 class Hooked(Stranger):
@@ -1300,21 +1153,6 @@ class KeepsAnAverage(Callback):
         self.average = state_dict
 
 
-class AveragedInBuffers(Stranger):
-    """An average of weights in buffers, as diffusion models have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.average = nn.Module()
-        for name, weight in self.model.named_parameters():
-            self.average.register_buffer(name.replace(".", "_"), weight.detach().clone())
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        for average, weight in zip(self.average.buffers(), self.model.parameters(), strict=True):
-            average = average.type_as(weight)
-            average.sub_(0.1 * (average - weight.detach()))
-
-
 class Graphs(Dataset[Any]):
     """Each sample is a batch: nodes, and which of them are neighbours."""
 
@@ -1330,20 +1168,3 @@ class Graphs(Dataset[Any]):
 class OfGraphs(Stranger):
     def outputs(self, batch: Any) -> Any:
         return self.model(torch.tensordot(batch["near"], batch["inputs"], 1))
-
-
-class CountsInPython(Stranger):
-    """The gradient of a bias is only rounding, and the step counts in an attribute."""
-
-    steps = 0
-
-    def outputs(self, batch: Any) -> Any:
-        made = self.model(batch["inputs"])
-        return made - made.mean(1, keepdim=True)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.steps += 1
-        return super().training_step(batch, batch_idx) * self.steps**0.5
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-14)

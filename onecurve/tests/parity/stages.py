@@ -120,18 +120,6 @@ class Halve(nn.Module):
         return inputs / 2 if self.training else inputs
 
 
-class OneActivation(Small):
-    """Uses one such layer between all others, and a Flatten that is made anew."""
-
-    def network(self) -> nn.Module:
-        halve = Halve()
-        layers = [nn.Linear(6, 8), halve, nn.Tanh(), nn.Linear(8, 8), halve, nn.Linear(8, 2)]
-        return nn.Sequential(*layers)
-
-    def layers(self) -> list[nn.Module]:
-        return [nn.Flatten(), *self.net]
-
-
 class Twice(nn.Module):
     """Returns a tuple, with a tensor that is not contiguous."""
 
@@ -148,7 +136,18 @@ class Join(nn.Module):
 
 
 def tuples() -> nn.Module:
-    layers = [nn.Linear(6, 8), Twice(), Join(), nn.Linear(8, 8), Twice(), Join()]
+    halve = Halve()
+    layers = [
+        nn.Flatten(),
+        Draws(),
+        halve,
+        Twice(),
+        Join(),
+        nn.Linear(8, 8),
+        halve,
+        Twice(),
+        Join(),
+    ]
     return nn.Sequential(*layers, nn.Linear(8, 2))
 
 
@@ -162,10 +161,6 @@ class Draws(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         noise = torch.rand(8, generator=self.drawn, dtype=self.weight.dtype, device="cpu")
         return super().forward(inputs) + 0 * noise.to(inputs.device)
-
-
-def one_generator() -> nn.Module:
-    return nn.Sequential(Draws(), nn.Tanh(), nn.Linear(8, 2))
 
 
 class Branches(nn.Module):
@@ -416,38 +411,19 @@ class UNet(nn.Module):
 
 
 class OfTheTask(Small):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = Half(6, 6), Half(12, 6)
-        self.net = nn.Linear(6, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.encoder(inputs)
-        return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
-
-
-class ReadsASizeEarly(OfTheTask):
-    """Reads a size before its first module, and uses it behind the last."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        samples = inputs.size(0)
-        return super().forward(inputs).view(samples, -1)
-
-
-class Cnn(nn.Module):
-    """As the network of PyTorch's MNIST example is."""
+    """Modules of the task, called as in PyTorch's MNIST example, with a size that is read first."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv1d(1, 4, 3), nn.Conv1d(4, 4, 2)
-        self.dropout = nn.Dropout(0.0)
-        self.fc1, self.fc2 = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.dropout, self.fc1, self.net = nn.Dropout(0.0), nn.Linear(4, 8), nn.Linear(8, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.conv1(x.unsqueeze(1)))
-        x = F.max_pool1d(F.relu(self.conv2(x)), 2)
-        x = self.dropout(x.view(x.size(0), -1))[:, :4]
-        return self.fc2(F.relu(self.fc1(x)))
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples = inputs.size(0)
+        made = F.relu(self.conv1(inputs.unsqueeze(1)))
+        made = F.max_pool1d(F.relu(self.conv2(made)), 2)
+        made = self.dropout(made.view(made.size(0), -1))[:, :4]
+        return self.net(F.relu(self.fc1(made))).view(samples, -1)
 
 
 class Between(Small):
@@ -491,14 +467,11 @@ class AsksTheStrategy(Small):
         self.log("norm", strategy.gradient_norm(), batch_size=1)
 
 
-def clamped(task: Any) -> None:
-    for parameter in task.parameters():
-        parameter.grad.clamp_(-0.01, 0.01)
-
-
 class ChangesEach(Small):
     def on_after_backward(self) -> None:
-        clamped(self)
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad.clamp_(-0.01, 0.01)
 
 
 class SumsUpInPlace(Small):

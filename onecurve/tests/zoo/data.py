@@ -82,14 +82,9 @@ def split() -> DataLoader[Any]:
     return DataLoader(half, BATCH, shuffle=True)
 
 
-class Dictionaries(Augmented):
-    def __getitem__(self, index: int) -> Any:
-        inputs, targets = self.pairs[index]
-        return {"x": inputs, "more": [targets, {"name": str(index)}]}
-
-
 def dictionaries() -> DataLoader[Any]:
-    return DataLoader(Dictionaries(), BATCH, shuffle=True)
+    samples = [sample._asdict() for sample in map(Nested().__getitem__, range(30))]
+    return DataLoader(samples, BATCH, shuffle=True)  # type: ignore[arg-type]
 
 
 class Pair(NamedTuple):
@@ -105,10 +100,6 @@ class Nested(Augmented):
 
 def nested() -> DataLoader[Any]:
     return DataLoader(Nested(), BATCH + 1, shuffle=True)
-
-
-def two() -> dict[str, DataLoader[Any]]:
-    return {"a": DataLoader(pairs(20), 10, shuffle=True), "b": DataLoader(pairs(12), 4)}
 
 
 def two_uneven() -> dict[str, DataLoader[Any]]:
@@ -199,7 +190,7 @@ def stream_of_rank() -> DataLoader[Any]:
 
 
 def shuffled_stream() -> DataLoader[Any]:
-    return DataLoader(Shuffled(), BATCH, drop_last=True)
+    return DataLoader(Shuffled(), BATCH)
 
 
 def stateful_stream() -> DataLoader[Any]:

@@ -4,73 +4,88 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from several_fits import Small
 from torch import Tensor, nn
-from torchmetrics import AUROC, MeanMetric, MeanSquaredError
+from torchmetrics import (
+    AUROC,
+    MeanMetric,
+    MeanSquaredError,
+    MetricTracker,
+    RunningMean,
+    SumMetric,
+)
 
 from onecurve import chunked_cross_entropy
 from onecurve.optim.optimizers import build_optimizer
 
 WIDTH = 6
+EACH_STEP: dict[str, Any] = {"on_step": True, "on_epoch": True}
+EACH_EPOCH: dict[str, Any] = {"on_step": False, "on_epoch": True}
 
 
-class Plain(LightningModule):
-    """Regression with a network in order."""
+class Plain(Small):
+    """With validation, and a network in order."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def network(self) -> nn.Module:
         layers = [nn.Linear(4, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
-        self.net = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2))
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.net(inputs)
-
-    def loss(self, outputs: Any, targets: Any) -> Tensor:
-        return nn.functional.mse_loss(outputs, targets)
+        return nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2))
 
     def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         """What the network takes, and targets."""
         inputs, targets = batch
         return (inputs,), targets
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def of(self, batch: Any) -> Tensor:
         inputs, targets = self.parts(batch)
-        loss = self.loss(self(*inputs), targets)
-        self.log("train/loss", loss)
-        return loss
+        return self.loss(self(*inputs), targets)
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        inputs, targets = self.parts(batch)
-        self.log("val/loss", self.loss(self(*inputs), targets), batch_size=len(targets))
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        self.log("val/loss", self.of(batch), batch_size=len(self.parts(batch)[1]))
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
 class MetricInTraining(Plain):
+    """Also by metrics in none of its modules, by one copied for each epoch, and in a window."""
+
+    logged = EACH_STEP
+
     def __init__(self) -> None:
         super().__init__()
-        self.mean = MeanMetric()
+        self.mean, self.running = MeanMetric(), RunningMean(window=2)
+        self.counts = {"samples": SumMetric()}
+        self.tracker = MetricTracker(SumMetric(), maximize=True)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs, targets = batch
+        targets = batch[1]
         self.mean.update(targets[:, 0])
-        self.log("train/mean", self.mean, on_step=False, on_epoch=True)
-        size = float(len(targets))
-        self.log("train/samples", size, reduce_fx="sum", on_step=True, on_epoch=True)
-        largest = targets.max()
-        self.log("train/largest", largest, reduce_fx="max", on_step=True, on_epoch=True)
+        self.log("train/mean", self.mean, **EACH_EPOCH)
+        self.log("train/samples", float(len(targets)), reduce_fx="sum", **EACH_STEP)
+        self.log("train/largest", targets.max(), reduce_fx="max", **EACH_STEP)
         self.log("train/rate", 0.1)  # of the type that the step's precision gives it
-        loss = self.loss(self(inputs), targets)
-        self.log("train/loss", loss, on_step=True, on_epoch=True)
+        loss = super().training_step(batch, batch_idx)
+        self.running(loss.detach())
+        self.log("running", self.running)
+        self.log("by position", loss, False, True, None, None, "mean", False, False)
         return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self.tracker.increment()
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        super().validation_step(batch, batch_idx)
+        for metric in (self.counts["samples"], self.tracker):
+            metric.update(float(len(batch[0])))
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("samples", self.counts["samples"].compute())
+        self.log("tracked", self.tracker.compute())
+        self.counts["samples"].reset()
 
 
 class LogsEpochs(Plain):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        inputs, targets = batch
-        loss = self.loss(self(inputs), targets)
-        self.log("train/loss", loss, on_step=False, on_epoch=True)
-        return loss
+    logged = EACH_EPOCH
 
 
 class Skips(Plain):
@@ -81,19 +96,6 @@ class Skips(Plain):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = super().training_step(batch, batch_idx)
         return None if batch_idx == self.number else loss
-
-
-class NoiseInHooks(Plain):
-    def _shake(self) -> None:
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter += 0.01 * torch.randn(()).to(parameter)
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self._shake()
-
-    def on_after_backward(self) -> None:
-        self._shake()
 
 
 class FreezesByTurns(Plain):
@@ -123,17 +125,8 @@ class Summed(Plain):
         return (outputs - targets).square().sum() * 0.01
 
 
-class ClassWeighted(Plain):
-    def loss(self, outputs: Any, targets: Any) -> Tensor:
-        weights = targets[:, :1].sigmoid()
-        return (weights * (outputs - targets).square()).sum() / weights.sum()
-
-    def weight(self, targets: Tensor) -> Tensor:
-        return targets[:, 0].sigmoid().sum()
-
-
 class TwoLoaders(Plain):
-    """A batch of each of two loaders in a step, and of one in validation."""
+    """A batch of each of two loaders in a step, and of one or two in validation."""
 
     def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         pairs = filter(None, batch.values()) if isinstance(batch, dict) else [batch]
@@ -149,59 +142,46 @@ class Measured(Plain):
         self.areas = nn.ModuleList([AUROC("binary").set_dtype(torch.float64) for _ in range(3)])
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        super().validation_step(batch, batch_idx)
         inputs, targets = batch
         outputs, metric = self(inputs), self.errors[dataloader_idx]
         metric.update(outputs, targets)
         self.areas[dataloader_idx](outputs[:, 0].sigmoid(), (targets[:, 0] > 0).long())
         self.log("val/area", self.areas[dataloader_idx])
         self.log("val/error", metric)
-        self.log("val/loss", self.loss(outputs, targets), batch_size=len(targets))
 
 
 class LogsInHooks(Plain):
-    """Logs what its steps have returned."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        inputs, targets = batch
-        return self.loss(self(inputs), targets)
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        return self.training_step(batch, batch_idx)
-
-    def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("train/loss", outputs["loss"], on_step=False, on_epoch=True)
-
-    def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.log("val/loss", outputs, on_step=False, on_epoch=True)
-
-
-class LogsToo(Callback):
-    def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
-        self.log("train", outputs["loss"], on_step=True, on_epoch=True)
-
-    def on_validation_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
-        self.log_dict({"val": outputs})
-
-
-class LogsItsWay(Plain):
-    """Has a `log` of its own, and logs a validation by name, by step and at its end."""
+    """Has a `log` of its own, and logs what its steps have returned, and by name."""
 
     def log(self, *args: Any, **options: Any) -> None:
         super().log(*args, **options)
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        super().validation_step(batch, batch_idx)
-        (inputs,), _ = self.parts(batch)
-        options: Any = {"on_step": True, "on_epoch": True, "batch_size": len(inputs)}
-        self.log(name="val/first", value=inputs[:, 0].mean(), **options)
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.of(batch)
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        first = batch[0][:, 0].mean()
+        self.log(name="val/first", value=first, batch_size=len(batch[0]), **EACH_STEP)
+        return self.of(batch)
+
+    def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
+        self.log("train/loss", outputs["loss"], **EACH_EPOCH)
+
+    def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
+        self.log("val/loss", outputs, **EACH_EPOCH)
 
     def on_validation_epoch_end(self) -> None:
         self.log_dict({"one": 1.0, "two": 2.0})
         self.log(name="three", value=3.0)
 
 
-class LogsItsWayOfTwo(TwoLoaders, LogsItsWay):
-    """The same, of two loaders."""
+class LogsToo(Callback):
+    def on_train_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
+        self.log("train", outputs["loss"], **EACH_STEP)
+
+    def on_validation_batch_end(self, trainer: Any, task: Any, outputs: Any, *_: Any) -> None:
+        self.log_dict({"val": outputs})
 
 
 class OfSequences(Plain):
@@ -211,9 +191,8 @@ class OfSequences(Plain):
         is_there = torch.arange(sequences.shape[1], device=lengths.device) < lengths[:, None]
         return (self.net(sequences) * is_there[..., None]).sum(1) / lengths[:, None]
 
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        inputs, targets = batch
-        return inputs, targets
+    def parts(self, batch: Any) -> Any:
+        return batch
 
 
 class OfMeans(Plain):
@@ -225,38 +204,23 @@ class OfMeans(Plain):
         return super().parts(self.prepare(batch))
 
 
-class OfDictionaries(Plain):
-    """Batches that are dictionaries, a network that takes and returns them, and so its steps."""
-
-    def forward(self, inputs: Any) -> Any:
-        return {"y": self.net(inputs["x"])}
-
-    def loss(self, outputs: Any, targets: Any) -> Tensor:
-        return super().loss(outputs["y"], targets)
-
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        return ({"x": batch["x"]},), batch["more"][0]
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return {"loss": super().training_step(batch, batch_idx)}
-
-
 class Unused(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net.add_module("more", nn.Linear(2, 2))
+    def network(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
 
     def forward(self, inputs: Tensor) -> Any:
         return self.net[:-1](inputs)
 
 
 class TimeMajor(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.GRU(2, 2)  # type: ignore[assignment]
+    """A GRU that begins with a state of its own."""
+
+    def network(self) -> nn.Module:
+        return nn.GRU(2, 2)
 
     def forward(self, inputs: Tensor) -> Any:
-        return self.net(inputs)[0][-1]
+        start = next(self.parameters()).new_zeros(1, inputs.shape[1], 2)
+        return self.net(inputs, start)[0][-1]
 
     def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         inputs, targets = batch
@@ -291,75 +255,79 @@ class NestedTargets(Plain):
         return nn.functional.mse_loss(outputs[:, 0], first) + (outputs[:, 1] - second).abs().mean()
 
 
+class OfDictionaries(NestedTargets):
+    """Batches that are dictionaries, a network that takes and returns them, and so its steps."""
+
+    def forward(self, inputs: Any) -> Any:
+        return {"y": self.net(inputs["x"])}
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return super().loss(outputs["y"], targets)
+
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        return ({"x": batch["inputs"]},), batch["targets"]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"loss": super().training_step(batch, batch_idx)}
+
+
 class Padded(Plain):
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, ignore_index=-1)
 
 
 class PaddedWeighed(Padded):
-    """The same, which says what counts."""
+    """The same, which says what counts, and logs by it."""
 
     def weight(self, targets: Tensor) -> Tensor:
         return (targets >= 0).sum()
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        inputs, targets = batch
-        self.log("val/loss", self.loss(self(inputs), targets))
-
-
-class PaddedCounted(PaddedWeighed):
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        inputs, targets = batch
-        counted = int(self.weight(targets))
-        self.log("val/loss", self.loss(self(inputs), targets), batch_size=counted)
+        loss = self.of(batch)
+        self.log("val/loss", loss)
+        self.log("val/counted", loss, batch_size=int(self.weight(batch[1])))
 
 
 class PassesTargets(nn.Linear):
     """Passes targets on beside what it computes."""
 
     def forward(self, given: Any) -> Any:  # type: ignore[override]
-        inputs, *targets = given if isinstance(given, tuple) else (given,)
-        outputs = super().forward(inputs).tanh()
-        return (outputs, *targets) if targets else outputs
+        inputs, targets = given
+        return super().forward(inputs).tanh(), targets
 
 
 class HeadByChunks(nn.Linear):
-    """Logits; or, given targets, losses."""
+    """Losses instead of logits."""
 
     def forward(self, given: Any) -> Tensor:  # type: ignore[override]
-        if not isinstance(given, tuple):
-            return super().forward(given)
         return chunked_cross_entropy(given[0], self.weight, given[1], 4, self.bias)
 
 
 class ByChunks(Plain):
     """The outputs for training are losses."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        layers = [PassesTargets(4, WIDTH), PassesTargets(WIDTH, WIDTH), HeadByChunks(WIDTH, 2)]
-        self.net = nn.Sequential(*layers)
+    def network(self) -> nn.Module:
+        layers = PassesTargets(4, WIDTH), PassesTargets(WIDTH, WIDTH), HeadByChunks(WIDTH, 2)
+        return nn.Sequential(*layers)
 
     def prepare(self, batch: Any) -> Any:
         return (batch[0], batch[1].argmax(1)), batch[1].argmax(1)
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.net(inputs if len(inputs) > 1 else inputs[0])
+        return self.net(inputs)
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return outputs.mean()
 
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        inputs, targets = self.prepare(batch)
-        return inputs, targets
+    def parts(self, batch: Any) -> Any:
+        return self.prepare(batch)
 
 
 class Denoising(Plain):
     """Inputs and targets that are drawn in the step, as diffusion has them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(Joined(5, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
+    def network(self) -> nn.Module:
+        return nn.Sequential(Joined(5, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
 
     def forward(self, *inputs: Tensor) -> Any:
         return self.net(inputs)
@@ -374,9 +342,8 @@ class Denoising(Plain):
             shift += torch.rand(())
         return ((clean * (1 - time) + noise * time) * kept + shift, time), noise
 
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        inputs, targets = self.prepare(batch)
-        return inputs, targets
+    def parts(self, batch: Any) -> Any:
+        return self.prepare(batch)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Draws nothing, so what training draws next is what it would draw without validation."""
@@ -444,30 +411,25 @@ class OnPlateau(Plain):
 class ManyOptimizers(Plain):
     """A network for each optimizer of PyTorch that takes any parameters."""
 
+    automatic_optimization = False
     kinds = ("Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.net = nn.ModuleDict({kind: nn.Linear(4, 2) for kind in self.kinds})  # type: ignore[assignment]
+    def network(self) -> nn.Module:
+        return nn.ModuleList(nn.Linear(4, 2) for _ in self.kinds)
 
     def forward(self, inputs: Tensor) -> Any:
-        return torch.stack([net(inputs) for net in self.net.values()]).mean(0)  # type: ignore[operator]
+        return torch.stack([net(inputs) for net in self.net]).mean(0)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
-        inputs, targets = batch
-        loss = self.loss(self(inputs), targets)
         optimizers: Any = self.optimizers()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        self.manual_backward(loss)
+        self.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
         for optimizer in optimizers:
             optimizer.step()
-        self.log("train/loss", loss)
 
     def configure_optimizers(self) -> Any:
-        kinds = {kind: getattr(torch.optim, kind) for kind in self.kinds}
-        return [made(self.net[kind].parameters(), lr=0.01) for kind, made in kinds.items()]  # type: ignore[index]
+        kinds = zip(self.kinds, self.net, strict=True)
+        return [getattr(torch.optim, kind)(net.parameters(), lr=0.01) for kind, net in kinds]
 
 
 class Normalized(Plain):
@@ -540,10 +502,9 @@ class SharesOfGradients(nn.Module):
 class SharesGradients(Plain):
     """Has such a layer in the middle of the network and at its end."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def network(self) -> nn.Module:
         layers = [nn.Linear(4, WIDTH), SharesOfGradients(), nn.Tanh(), SharesOfGradients()]
-        self.net = nn.Sequential(*layers, nn.Tanh(), nn.Linear(WIDTH, 2))
+        return nn.Sequential(*layers, nn.Tanh(), nn.Linear(WIDTH, 2))
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=1e-3)
