@@ -24,9 +24,8 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Parameter(torch.randn(LENGTH, width) * 0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        vectors: Tensor = self.tokens(tokens) + self.positions
-        return vectors
+    def forward(self, tokens: Tensor) -> Any:
+        return self.tokens(tokens) + self.positions
 
 
 class Mean(nn.Module):

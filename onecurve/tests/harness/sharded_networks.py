@@ -64,6 +64,12 @@ class Head(nn.Linear):
         return {"": "vocab"}
 
 
+def attended(heads: Any, **options: Any) -> Tensor:
+    """What queries, keys and values see, each (N, T, heads x 4), in the same form."""
+    split = (each.unflatten(-1, (-1, 4)).transpose(1, 2) for each in heads)
+    return F.scaled_dot_product_attention(*split, **options).transpose(1, 2).flatten(2)
+
+
 class Fused(nn.Module):
     """Rows of `qkv` are those of the first head, then those of the second."""
 
@@ -90,19 +96,16 @@ class Grouped(nn.Module):
         super().__init__()
         self.heads, self.kv_heads = 4, 2
         self.wq = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.wk = nn.Linear(WIDTH, WIDTH // 2, bias=False)
-        self.wv = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.wk, self.wv = (nn.Linear(WIDTH, WIDTH // 2, bias=False) for _ in range(2))
         self.wo = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, inputs: Tensor) -> Any:
-        samples, length, _ = inputs.shape
-        q = self.wq(inputs).view(samples, length, self.heads, 4).transpose(1, 2)
-        k, v = (
-            layer(inputs).view(samples, length, self.kv_heads, 4).transpose(1, 2)
+        query = self.wq(inputs).unflatten(-1, (self.heads, 4)).flatten(2)
+        key, value = (
+            layer(inputs).unflatten(-1, (self.kv_heads, 4)).flatten(2)
             for layer in (self.wk, self.wv)
         )
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.wo(seen.transpose(1, 2).flatten(2))
+        return self.wo(attended((query, key, value), is_causal=True, enable_gqa=True))
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads"}
@@ -217,13 +220,9 @@ class GPT2Attention(nn.Module):
         self.c_attn, self.c_proj = Conv1D(WIDTH, 3 * WIDTH), Conv1D(WIDTH, WIDTH)
 
     def forward(self, inputs: Tensor) -> Any:
-        three = self.c_attn(inputs).split(self.split_size, dim=2)
-        query, key, value = (
-            each.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for each in three
-        )
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        assert seen.shape[1] == self.num_heads
-        return self.c_proj(seen.transpose(1, 2).flatten(2))
+        seen = attended(self.c_attn(inputs).split(self.split_size, dim=2), is_causal=True)
+        assert seen.shape[2] == self.num_heads * self.head_dim
+        return self.c_proj(seen)
 
 
 class CausalSelfAttention(nn.Module):
@@ -236,12 +235,8 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, inputs: Tensor) -> Any:
         samples, length, width = inputs.shape
-        query, key, value = (
-            each.view(samples, length, self.n_head, width // self.n_head).transpose(1, 2)
-            for each in self.c_attn(inputs).split(width, dim=2)
-        )
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.c_proj(seen.transpose(1, 2).reshape(samples, length, width))
+        seen = attended(self.c_attn(inputs).split(width, dim=2), is_causal=True)
+        return self.c_proj(seen.reshape(samples, length, width))
 
 
 class PhiAttention(nn.Module):
@@ -255,12 +250,7 @@ class PhiAttention(nn.Module):
 
     def forward(self, inputs: Tensor) -> Any:
         widths = [number * self.head_dim for number in (self.heads, self.kv_heads, self.kv_heads)]
-        query, key, value = (
-            each.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for each in self.qkv(inputs).split(widths, dim=2)
-        )
-        seen = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
-        return self.out(seen.transpose(1, 2).flatten(2))
+        return self.out(attended(self.qkv(inputs).split(widths, dim=2), enable_gqa=True))
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads", "qkv": "fused"}

@@ -26,9 +26,8 @@ class Attends(Stranger):
         made = self.of_network(batch["inputs"])
         return made + checkpoint(attend, made, use_reentrant=False)
 
-    def of_network(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self(inputs)
-        return outputs
+    def of_network(self, inputs: Tensor) -> Any:
+        return self(inputs)
 
     def configure_optimizers(self) -> Any:
         # The bias of keys has no gradient but for rounding, by whose size AdamW divides.
@@ -120,9 +119,8 @@ class Recomputed(Attention):
         super().__init__(is_causal=True)
         self.reentrant = reentrant
 
-    def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
-        outputs: Tensor = checkpoint(super().forward, inputs, use_reentrant=self.reentrant)
-        return outputs
+    def forward(self, inputs: Tensor) -> Any:  # type: ignore[override]
+        return checkpoint(super().forward, inputs, use_reentrant=self.reentrant)
 
 
 class GivesAMask(Attends):

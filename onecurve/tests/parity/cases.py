@@ -13,12 +13,13 @@ import attentions
 import others
 import sharded_networks
 import stages
+import torch
 from conftest import PASSED_ON, ZBV
 from gpu_check.tasks import small_tokens, small_transformer
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from several_fits import data as small_data
-from torch import mean, nn
+from torch import nn
 from torch.utils.data import DataLoader
 from zoo import data, tasks
 
@@ -43,11 +44,7 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
     "shard x tensor": (onecurve.mesh, {"shard": 2, "tensor": 2, **SLOW}, 4),
     "pipeline, interleaved": (onecurve.Pipeline, {**PIPELINE, "schedule": "interleaved_1f1b"}, 2),
     "pipeline, split backward": (onecurve.Pipeline, {**PIPELINE, "schedule": ZBV}, 2),
-    "pipeline x shard": (
-        onecurve.mesh,
-        {"pipeline": 2, "shard": 2, **PIPELINE},
-        4,
-    ),
+    "pipeline x shard": (onecurve.mesh, {"pipeline": 2, "shard": 2, **PIPELINE}, 4),
     "pipeline x tensor": (onecurve.mesh, {"pipeline": 2, "tensor": 2, **PIPELINE}, 4),
 }
 ALWAYS = ("single", "dp", "ddp", "fsdp", "tensor", "pipeline")
@@ -79,25 +76,25 @@ def cells(under: Any, cell: Cell) -> dict[str, Cell]:
 
 @dataclass(frozen=True)
 class Case:
-    """A row.
-
-    Args:
-        task: Makes the module.
-        data: Makes what `Trainer.fit` takes for training.
-        validation: Makes what it takes for validation.
-        cells: What is told in which column, where the curve is not just equal.
-        settings: Settings of the strategy in a column, which the user needs to give.
-        trainer: Arguments of the Trainer.
-        under: The columns in which it is tried.
-    """
+    """A row."""
 
     task: Callable[[], LightningModule] = tasks.Plain
+    # What `Trainer.fit` takes for training, and for validation.
     data: Callable[[], Any] | None = data.plain
     validation: Callable[[], Any] | None = VALIDATION
+    # What is told in which column, where the curve is not just equal.
     cells: dict[str, Cell] = field(default_factory=dict)
+    # Of the strategy in a column, which the user needs to give; and of the Trainer.
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
+    # The columns in which it is tried.
     under: tuple[str, ...] = ALWAYS
+
+
+def only(under: Any, cell: Cell) -> dict[str, Any]:
+    """Tried in these columns alone, each of which says the same."""
+    under = (under,) if isinstance(under, str) else under
+    return {**cells(under, cell), "under": under}
 
 
 def case(task: Callable[[], LightningModule] = tasks.Plain, *loaders: Any, **options: Any) -> Case:
@@ -126,7 +123,6 @@ ACCUMULATED = {"accumulate_grad_batches": 3}
 
 OF_DATA = {
     "inputs and targets, the last batch smaller than the ranks": case(under=EVERYWHERE),
-    "a weighted sampler": case(data=data.weighted),
     "a batch sampler whose batches differ in size": case(data=data.buckets),
     "`seeded` augmentation, within an epoch": case(
         data=data.split, trainer={"steps": 3, "limit_train_batches": 3}
@@ -135,7 +131,6 @@ OF_DATA = {
     "padded sequences and their lengths": case(
         tasks.OfSequences, data.ragged, None, settings=GPIPE
     ),
-    "padded sequences, shortened in `prepare`": case(tasks.OfMeans, data.ragged, data.ragged),
     "batches that are dictionaries, and a network that takes them": case(
         tasks.OfDictionaries, data.dictionaries, None, **BY_GPIPE
     ),
@@ -145,12 +140,14 @@ OF_DATA = {
     "a stream and a loader": case(tasks.TwoLoaders, data.with_a_stream, **BY_GPIPE),
     "several validation loaders, with a metric each": case(tasks.Measured, validation=data.several),
     "a stream that differs between ranks": case(
-        data=data.stream_of_rank, **cells(RANKS, OTHER_STREAM)
+        data=partial(data.stream, kind=data.OfRank), **cells(RANKS, OTHER_STREAM)
     ),
     "a stream of samples that shuffles and draws": case(
-        data=data.shuffled_stream, validation=data.shuffled_stream, under=EVERYWHERE
+        data=partial(data.stream, kind=data.Shuffled),
+        validation=partial(data.stream, kind=data.Shuffled),
+        under=EVERYWHERE,
     ),
-    "a stream without an end, with a state": case(data=data.stateful_stream),
+    "a stream without an end, with a state": case(data=partial(data.stream, 9, data.Stateful)),
     "a stream of batches": case(data=data.whole_batches, validation=data.whole_batches),
     "a data set that makes full batches": case(data=data.full_batches),
     "batches of no DataLoader": case(
@@ -222,9 +219,7 @@ OF_STEPS = {
         pipeline=LAYERS_OF_ONE,
     ),
     "a buffer that counts the calls of a network": case(
-        tasks.Counting,
-        dp=differs(result.PARTS),
-        pipeline=OTHER_LOSS,
+        tasks.Counting, dp=differs(result.PARTS), pipeline=OTHER_LOSS
     ),
     "BatchNorm, with statistics of the global batch": case(
         tasks.Normalized,
@@ -287,7 +282,6 @@ OF_STEPS = {
         tasks.Tied,
         pipeline=rejected("share a parameter, but are on stages 0 and 1; give Pipeline("),
     ),
-    "calls of the network between epochs": case(tasks.Sampling),
 }
 
 
@@ -317,7 +311,6 @@ STAGED = {"pipeline": LAYERS_OF_ONE}
 BECAME = announced("became different ones on each rank")
 METHODS = {name: {"forward_methods": ["encode"]} for name in ("fsdp", "tensor")}
 FINER = {name: {"wrap": ["Sequential"]} for name in ("fsdp", "tensor")}
-OWN_OPTIMIZER = {"pipeline": announced("is not one of torch.optim, and each rank runs it on")}
 # What one rank alone rejects, for which the others wait.
 OF_ONE_RANK: dict[str, dict[str, Any]] = {
     name: {"timeout_seconds": 2} for name in ("fsdp", "pipeline")
@@ -337,7 +330,7 @@ OF_OTHERS = {
     ),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.TemperedLate),
-    "hooks that remove gradients, assign weights, and add noise to them": other(
+    "hooks that read a batch, remove gradients, assign weights, and add noise to them": other(
         others.ChangesInHooks
     ),
     "another method, `forward` by its name, steps without a batch's number": other(
@@ -345,7 +338,6 @@ OF_OTHERS = {
     ),
     "a part of a module that is never called": other(others.CallsParts, settings=FINER),
     "no optimizer": other(others.HasNoOptimizer),
-    "layers that are frozen in a step": other(others.FreezesInItsStep, ddp=GRADIENTS),
     "a penalty on a parameter of the task itself, another in an nn.ParameterDict": other(
         others.PenaltyOnItsOwn
     ),
@@ -357,12 +349,8 @@ OF_OTHERS = {
         others.OfSomeInputs, **cells(RANKS, rejected("call self.toggle_optimizer(optimizer)"))
     ),
     "manual optimization, gradients by autograd.grad": other(
-        others.OfItsOwn,
-        **OF_LAYERS,
-        ddp=GRADIENTS,
-        **SHARDED_TASK,
+        others.OfItsOwn, **OF_LAYERS, ddp=GRADIENTS, **SHARDED_TASK
     ),
-    "the same, averaged by `reduce`": other(others.OfItsOwnAveraged, **SHARDED_TASK, **OF_LAYERS),
     "manual optimization, clipped by PyTorch's clip_grad_norm_": other(
         others.ClipsItself, under=(*OTHERS, *MESHES)
     ),
@@ -381,7 +369,6 @@ OF_OTHERS = {
         **cells(("fsdp", "tensor"), rejected("cannot in on_fit_start")),
         pipeline=rejected("reads, draws or compares a weight"),
     ),
-    "a batch that is read in on_train_start": other(others.PeeksAtABatch),
     "a queue whose length depends on the number of ranks": other(
         others.QueueOfRanks, **cells(RANKS, differs(result.LATE_WEIGHTS))
     ),
@@ -414,9 +401,8 @@ OF_OTHERS = {
     "the same with dist_sync_on_step=True": other(partial(others.LogsErrors, syncs=True)),
     "noise that is drawn in a step": other(others.AddsNoise, **cells((*SHARES, "pipeline"), DRAWS)),
     "samples that a hook of the batch mixes": other(others.MixesSamples, **cells(SHARES, DRAWS)),
-    "layers that torch.compile has wrapped": network(partial(others.compiled, others.pair)),
-    "blocks within a network that torch.compile has wrapped": network(
-        partial(others.compiled, others.InTurn)
+    "layers that torch.compile has wrapped": network(
+        lambda: torch.compile(others.pair(), backend="eager")  # without a compiler of C++
     ),
     "weight_norm and pruned weights": other(others.ComputesItsWeights),
     "a network that returns a distribution": other(others.OfADistribution, **NO_LINEAR, **STAGED),
@@ -436,23 +422,19 @@ OF_OTHERS = {
         under=(*OTHERS, "context"),
     ),
     "a number for a batch": network_that(
-        mean,
-        dp=rejected("forward returned a number for the whole batch; return"),
-        under=("dp",),
+        torch.mean, **only("dp", rejected("forward returned a number for the whole batch; return"))
     ),
     "a mean over positions": network_that(
         others.mean_over_positions,
-        context=rejected("positions, so it combines positions"),
-        under=("context",),
+        **only("context", rejected("positions, so it combines positions")),
     ),
     "an attention mask that is made of a shard": network_that(
         others.masked_attention,
-        context=rejected("an attention mask has the shape (3, 3), which fits a shard of the"),
-        under=("context",),
+        **only(
+            "context", rejected("an attention mask has the shape (3, 3), which fits a shard of the")
+        ),
     ),
-    "layers that change their weights when they are called": other(
-        others.ChangesWeights, **NO_LINEAR
-    ),
+    "layers that change their weights when they are called": network(others.masked, **NO_LINEAR),
     "a copy of a module in a step": other(others.Copies, **SHARDED_TASK, **OF_LAYERS),
     "a weight that is used outside of its module": other(
         others.UsesAWeight, **SHARDED_TASK, **OF_ANOTHER, settings=OF_ONE_STAGE
@@ -467,10 +449,6 @@ OF_OTHERS = {
     "nn.Embedding(max_norm=...)": other(
         others.ScalesRows, **cells(SHARES, rejected("scales rows by what a batch looks up"))
     ),
-    "nn.Embedding(scale_grad_by_freq=True)": other(
-        partial(others.ScalesRows, scale_grad_by_freq=True),
-        **cells((*SHARES, "pipeline"), rejected("scales rows by what a batch looks up")),
-    ),
     "nn.Embedding(sparse=True)": other(
         partial(others.ScalesRows, sparse=True),
         **SHARDED_TASK,
@@ -483,17 +461,13 @@ OF_OTHERS = {
         pipeline=rejected("calls one without what the one before has returned"),
     ),
     "experts that get samples on some ranks only, found by DDP": network(
-        others.Experts,
-        settings={"ddp": {"find_unused_parameters": True}},
-        under=("ddp",),
+        others.Experts, settings={"ddp": {"find_unused_parameters": True}}, under=("ddp",)
     ),
     "a layer's input that is changed in place": network(
         others.Flows, fsdp=rejected("changes in place"), under=SHARES
     ),
     "a layer that keeps a loss for the step": other(
-        others.KeepsALoss,
-        dp=differs(result.OF_PARTS),
-        under=("dp", "ddp", "fsdp"),
+        others.KeepsALoss, dp=differs(result.OF_PARTS), under=("dp", "ddp", "fsdp")
     ),
     "a complex64 parameter": other(
         others.Spectrum,
@@ -502,9 +476,7 @@ OF_OTHERS = {
         under=SHARES,
     ),
     "training batches that a hook or a step reads itself": other(
-        others.ReadsBatches,
-        **cells(SHARES, differs(result.MEAN)),
-        under=SHARES,
+        others.ReadsBatches, **only(SHARES, differs(result.MEAN))
     ),
     "a task with ABC for its first base": other(
         others.AbstractTask,
@@ -531,15 +503,9 @@ OF_OTHERS = {
         others.Drawn, **OF_ANOTHER
     ),
     "functions for full tensors, in `full_parameters`": other(others.ByFunctions),
-    "gradients that are assigned, and norms as numbers": other(
-        others.ByNumbers, ddp=GRADIENTS, **OF_ANOTHER
-    ),
     "a penalty on slopes, of a network that is called again": other(others.OwnSlopes, **TWICE),
     "an optimizer of one's own, with a state before its first step, and a schedule": other(
-        others.Own, **OWN_OPTIMIZER
-    ),
-    "an optimizer of one's own, by the norm of all": other(
-        partial(others.Own, others.ByNorm), pipeline=differs("is not one of torch.optim")
+        others.Own, pipeline=differs("is not one of torch.optim, and each rank runs it on")
     ),
     "an optimizer that was made before the fit": other(
         others.MadeEarly,
@@ -557,8 +523,7 @@ OF_OTHERS = {
     "BatchNorm, a sample of a rank": other(
         others.Normalized,
         data=partial(others.loaders, 3),
-        **cells(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
-        under=("dp", "ddp"),
+        **only(("dp", "ddp"), rejected("BatchNorm cannot compute statistics of one")),
     ),
     "BatchNorm of a frozen network that a step sets to eval()": other(
         others.NormalizedBefore, under=("single", *SHARES)
@@ -580,53 +545,38 @@ OF_OTHERS = {
     "second derivatives through BatchNorm of the global batch": other(
         others.PenalizesNormalized,
         trainer={"sync_batchnorm": True},
-        ddp=rejected("the loss has second derivatives through BatchNorm"),
-        under=("ddp",),
+        **only("ddp", rejected("the loss has second derivatives through BatchNorm")),
     ),
     "PyTorch's SyncBatchNorm": other(
         partial(others.Normalized, nn.SyncBatchNorm),
-        ddp=rejected("PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and"),
-        under=("ddp",),
+        **only("ddp", rejected("PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and")),
     ),
     "`reduce` of rows": other(
         partial(others.Gathers, others.reduced),
-        ddp=rejected("self.trainer.strategy.all_samples(tensor) gathers a row"),
-        under=("ddp",),
+        **only("ddp", rejected("self.trainer.strategy.all_samples(tensor) gathers a row")),
     ),
-    "a loader that divides samples among ranks": case(
-        others.LoadsItself,
-        None,
-        None,
-        **cells(
-            ("ddp", "tensor"), rejected("OwnLoader yields different samples on some ranks; let")
-        ),
-        under=("ddp", "tensor"),
+    "a loader that divides samples among ranks": other(
+        others.LoadsItself, data=None, **only(("ddp", "tensor"), OTHER_STREAM)
     ),
-    "a DistributedSampler of one's own": case(others.LoadsByRank, None, None, **BY_RANKS),
-    "a DistributedSampler that yields batches": case(
-        partial(others.LoadsByRank, True), None, None, **BY_RANKS
+    "a DistributedSampler of one's own": other(others.LoadsByRank, data=None, **BY_RANKS),
+    "a DistributedSampler that yields batches": other(
+        partial(others.LoadsByRank, True), data=None, **BY_RANKS
     ),
-    "labels of Hugging Face, of which some are -100": case(
+    "labels of Hugging Face, of which some are -100": other(
         others.FineTunes,
-        others.texts,
-        None,
-        **cells(SHARES, differs("labels of the batch are -100, of which ranks have different")),
-        under=SHARES,
+        data=others.texts,
+        **only(SHARES, differs("labels of the batch are -100, of which ranks have different")),
     ),
-    "the same, said by `weight`": case(
-        others.FineTunesByWeight, others.texts, None, under=(*SHARES, "tensor")
+    "the same, said by `weight`": other(
+        others.FineTunesByWeight, data=others.texts, under=(*SHARES, "tensor")
     ),
     "detect_anomaly=True": other(
-        others.Stranger,
-        trainer={"detect_anomaly": True},
-        tensor=rejected(SHARDED),
-        under=("tensor",),
+        others.Stranger, trainer={"detect_anomaly": True}, **only("tensor", rejected(SHARDED))
     ),
     "a network that one rank calls alone": other(
         others.CallsAlone,
-        fsdp=rejected("for another rank in on_train_epoch_end (others.py:"),
+        **only("fsdp", rejected("for another rank in on_train_epoch_end (others.py:")),
         settings=OF_ONE_RANK,
-        under=("fsdp",),
     ),
     "torch.func": other(
         others.Mapped,
@@ -637,8 +587,7 @@ OF_OTHERS = {
     "BatchNorm of the global batch, which is one sample in the end": other(
         others.Normalized,
         trainer={"sync_batchnorm": True, "steps": 10, "limit_train_batches": 5},
-        ddp=rejected("BatchNorm cannot compute statistics of one sample"),
-        under=("ddp",),
+        **only("ddp", rejected("BatchNorm cannot compute statistics of one sample")),
     ),
 }
 
@@ -717,8 +666,7 @@ OF_SEQUENCES = {
         lambda: nn.Sequential(*map(attentions.Recomputed, (False, True)))
     ),
     "attention that torch.compile has compiled": other(
-        partial(attentions.Attends, attentions.compiled),
-        under=("context",),
+        partial(attentions.Attends, attentions.compiled), under=("context",)
     ),
     "a `forward` that takes and returns trees": other(attentions.OfATree, under=("context",)),
     "a transformer, another axis as well": other(
@@ -762,13 +710,12 @@ OF_STAGES = {
         under=("pipeline", "pipeline, split backward"),
     ),
     "layers that return a tuple of one": stages_of(
-        stages.tuple_of_one, rejected("returns neither a tensor nor a tuple of several; change")
+        partial(stages.around, stages.AsATuple),
+        rejected("returns neither a tensor nor a tuple of several; change"),
     ),
     "a layer that branches on values": stages_of(
-        stages.branching, rejected("strategy=pipeline: layer net.2 cannot be measured")
-    ),
-    "BatchNorm, in micro-batches of at least two samples": stages_of(
-        stages.normalized, differs(result.BATCHNORM), settings={"pipeline": {"microbatches": 5}}
+        partial(stages.around, stages.Branches),
+        rejected("strategy=pipeline: layer net.1 cannot be measured"),
     ),
     "layers that take something else, samples second": staged(stages.OfPositions, ONE_BY_ONE),
     "blocks that are called with a shape": staged(stages.OfShapes, ONE_BY_ONE),
@@ -791,7 +738,6 @@ OF_STAGES = {
     "blocks that get a trained number": blocks_called(
         stages.gives_a_trained_number, "calls one with a tensor () that is trained and of no sample"
     ),
-    "what leaves every block": blocks_called(stages.collects, "in another way than by calling net"),
     "blocks that get an object": blocks_called(
         stages.caches,
         "calls one with a OwnCache (give generate use_cache=False); return the layers",
@@ -806,7 +752,6 @@ OF_STAGES = {
     "the norm of gradients, numbers of all samples": staged(
         stages.AsksTheStrategy, under=(*OTHERS, *MESHES)
     ),
-    "gradients that are clamped one by one": staged(stages.ChangesEach),
     "gradients that are added up in place": staged(
         stages.SumsUpInPlace, rejected("on_before_optimizer_step (stages.py:")
     ),

@@ -47,9 +47,8 @@ class Samples(Dataset[Any]):
 class Gathered(Samples):
     """Takes the numbers of a batch."""
 
-    def __getitem__(self, index: Any) -> dict[str, Tensor]:
-        samples: dict[str, Tensor] = default_collate([Samples()[each] for each in index])
-        return samples
+    def __getitem__(self, index: Any) -> Any:
+        return default_collate([Samples()[each] for each in index])
 
 
 def loaders(batch: int = 7) -> tuple[DataLoader[Any], DataLoader[Any]]:
@@ -195,11 +194,18 @@ class TemperedLate(Stranger):
 
 
 class ChangesInHooks(Stranger):
-    """Bounds weights, adds noise to them, and removes gradients of the first steps, as DINO."""
+    """Reads a batch first, bounds weights, adds noise to them, and removes gradients as DINO does.
+
+    A fit that resumes reads that batch, too.
+    """
+
+    def on_train_start(self) -> None:
+        batch = next(iter(self.trainer.train_dataloader))  # type: ignore[arg-type]
+        self.bound = 1.6 / batch["inputs"].shape[-1]
 
     def on_train_batch_start(self, *_: Any) -> None:
         for layer in (self.model[0], self.model[2]):  # type: ignore[index]
-            layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
+            layer.weight.data = layer.weight.data.clamp(-self.bound, self.bound)
 
     def on_after_backward(self) -> None:
         with torch.no_grad():
@@ -286,13 +292,6 @@ def texts() -> DataLoader[Any]:
 class HasNoOptimizer(Stranger):
     def configure_optimizers(self) -> None:
         return None
-
-
-class FreezesInItsStep(Stranger):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if self.global_step == 2:
-            self.model[0].requires_grad_(False)  # type: ignore[index]
-        return super().training_step(batch, batch_idx)
 
 
 class PenaltyOnItsOwn(Scaled):
@@ -406,17 +405,6 @@ class QueueOfRanks(Stranger):
         self.register_buffer("queue", torch.zeros(8 // self.trainer.world_size, WIDTH).double())
 
 
-class PeeksAtABatch(Stranger):
-    """Reads a batch before the first step, also of a fit that resumes, to know how wide it is."""
-
-    def on_train_start(self) -> None:
-        batch = next(iter(self.trainer.train_dataloader))  # type: ignore[arg-type]
-        self.scale = 1 / batch["inputs"].shape[-1]
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.scale * super().training_step(batch, batch_idx)
-
-
 class AdversariesOfPyTorch(CriticFirst):
     """As code that comes from plain PyTorch: zeroes, freezes and bounds by the modules alone."""
 
@@ -460,15 +448,7 @@ class OfItsOwn(ByHand):
     def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         weights = list(self.parameters())
         for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-            weight.grad = self.averaged(gradient)
-
-    def averaged(self, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-class OfItsOwnAveraged(OfItsOwn):
-    def averaged(self, gradient: Tensor) -> Any:
-        return self.trainer.strategy.reduce(gradient)
+            weight.grad = gradient
 
 
 class Centres(nn.Module):
@@ -580,38 +560,20 @@ class OfADistribution(Stranger):
         return getattr(self.model(batch["inputs"]), RETURNS[str(type(self.model))])
 
 
-class Attention(nn.Module):
+class KnowsItsWidth(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.num_heads = 4
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
-            nn.Linear(WIDTH, WIDTH) for _ in range(4)
-        )
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.output, self.num_heads = nn.Linear(WIDTH, WIDTH), 4
 
-    def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
-        heads = (hidden_states.shape[0], -1, self.num_heads, WIDTH // 4)
-        three = self.q_proj, self.k_proj, self.v_proj
-        seen = F.scaled_dot_product_attention(
-            *(layer(hidden_states).view(heads).transpose(1, 2) for layer in three), is_causal=True
-        )
-        return self.o_proj(self.joined(seen.transpose(1, 2), hidden_states)), None
-
-    def joined(self, heads: Tensor, inputs: Tensor) -> Tensor:
-        return heads.flatten(2)
+    def forward(self, inputs: Tensor) -> Any:
+        layers = self.query, self.key, self.value
+        heads = (layer(inputs).unflatten(-1, (-1, 2)).transpose(1, 2) for layer in layers)
+        seen = F.scaled_dot_product_attention(*heads).transpose(1, 2)
+        return self.output(seen.reshape(inputs.shape))
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads"}
-
-
-class Block(nn.Module):
-    def __init__(self, attention: nn.Module, mlp: nn.Module) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention, self.mlp = attention, mlp
-
-    def forward(self, inputs: Tensor) -> Any:
-        inputs = inputs + self.attention(hidden_states=self.norm1(inputs))[0]
-        return inputs + self.mlp(self.norm2(inputs))
 
 
 class Masked(nn.Linear):
@@ -623,16 +585,8 @@ class Masked(nn.Linear):
         return super().forward(inputs)
 
 
-class ChangesWeights(Stranger):
-    """Its layers do, and its steps, with what is in no layer."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.Sequential(*(Masked(WIDTH, WIDTH) for _ in range(2))))
-        self.scale = nn.Parameter(torch.ones(WIDTH))
-
-    def outputs(self, batch: Any) -> Tensor:
-        self.scale.data.clamp_(0.95, 0.98)
-        return super().outputs(batch) * self.scale
+def masked() -> nn.Module:
+    return nn.Sequential(*(Masked(WIDTH, WIDTH) for _ in range(2)))
 
 
 class Stacked(nn.Module):
@@ -682,13 +636,6 @@ def masked_attention(made: Tensor) -> Tensor:
     mask = torch.ones(made.shape[1], made.shape[1], dtype=torch.bool).tril()
     heads = made.unsqueeze(1)
     return F.scaled_dot_product_attention(heads, heads, heads, mask).squeeze(1)
-
-
-class Flattens(Attention):
-    """Knows the width by itself."""
-
-    def joined(self, heads: Tensor, inputs: Tensor) -> Tensor:
-        return heads.reshape(inputs.shape)
 
 
 class Copies(Stranger):
@@ -793,7 +740,7 @@ class AbstractTask(ABC, Scaled):
 
 
 def one_block() -> nn.Module:
-    return nn.Sequential(Block(Flattens(), pair()))
+    return nn.Sequential(KnowsItsWidth())
 
 
 class LogsAWeight(Stranger):
@@ -849,11 +796,6 @@ class Cached(InTurn):
 
     def call(self, block: nn.Module, inputs: Tensor) -> Any:
         return block(inputs, cache={})
-
-
-def compiled(make: Callable[[], nn.Module]) -> Any:
-    """As people write it; without a compiler of C++."""
-    return torch.compile(make(), backend="eager")
 
 
 class ClampsByHooks(Stranger):
@@ -947,14 +889,6 @@ class ByFunctions(Stranger):
                 last.renorm_(2, 0, 0.5)
 
 
-class ByNumbers(Stranger):
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        gradient: Any = self.model[0].weight.grad
-        gradient.data = gradient.data * 0.5
-        norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
-        optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
-
-
 class OwnSlopes(Stranger):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         inputs = batch["inputs"].clone().requires_grad_()
@@ -965,46 +899,36 @@ class OwnSlopes(Stranger):
 
 
 class OfABook(torch.optim.Optimizer):
-    """Expects a gradient for every parameter, whose state it makes before its first step."""
+    """Expects a gradient for every parameter, whose state it makes before its first step.
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
+    Divides by the norm over all gradients.
+    """
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.05})
         for weight in self.param_groups[0]["params"]:
             self.state[weight]["sum"] = torch.zeros_like(weight)
-
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                size = parameter.data.norm() / (1 + parameter.grad.norm())
-                sums = self.state[parameter]["sum"].add_(parameter.grad.data)
-                parameter.data -= group["lr"] * size.item() * sums
-        return loss
-
-
-class ByNorm(torch.optim.Optimizer):
-    """Divides by the norm over all gradients."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         with torch.enable_grad():
             loss = closure()
-        parameters = self.param_groups[0]["params"]
-        norm = torch.stack([parameter.grad.norm() for parameter in parameters]).norm()
-        for parameter in parameters:
-            parameter.sub_(0.01 * parameter.grad / norm)
+        for group in self.param_groups:
+            norm = torch.stack([each.grad.norm() for each in group["params"]]).norm()
+            for parameter in group["params"]:
+                size = parameter.data.norm() / (1 + norm)
+                sums = self.state[parameter]["sum"].add_(parameter.grad.data)
+                parameter.data -= group["lr"] * size.item() * sums
         return loss
 
 
 class Own(Stranger):
     """Has an optimizer of its own, and a scheduler whose state is its own."""
 
-    def __init__(self, kind: type[torch.optim.Optimizer] = OfABook) -> None:
-        super().__init__(four)
-        self.kind: Any = kind
+    network = staticmethod(four)
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.kind(self.parameters(), {"lr": 0.05})
+        optimizer = OfABook(self.parameters())
         return {"optimizer": optimizer, "lr_scheduler": Halving(optimizer)}
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
@@ -1135,6 +1059,18 @@ class Mapped(Stranger):
         return jacobian.square().mean()
 
 
+class Graphs(Samples):
+    """Each sample is a batch: nodes, and which of them are neighbours."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return super().__getitem__(index) | {"near": torch.eye(LENGTH).double().roll(1, 0)}
+
+
+class OfGraphs(Stranger):
+    def outputs(self, batch: Any) -> Any:
+        return self.model(batch["near"] @ batch["inputs"])
+
+
 class KeepsAnAverage(Callback):
     """An average of weights as a callback of others keeps and saves it."""
 
@@ -1151,20 +1087,3 @@ class KeepsAnAverage(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.average = state_dict
-
-
-class Graphs(Dataset[Any]):
-    """Each sample is a batch: nodes, and which of them are neighbours."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        nodes = torch.stack([Samples()[index + number]["inputs"] for number in range(9)])
-        near = torch.eye(9, dtype=nodes.dtype).roll(1, 0)
-        return {"inputs": nodes, "labels": nodes.sin(), "near": near}
-
-
-class OfGraphs(Stranger):
-    def outputs(self, batch: Any) -> Any:
-        return self.model(torch.tensordot(batch["near"], batch["inputs"], 1))

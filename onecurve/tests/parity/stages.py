@@ -92,10 +92,9 @@ class TiedInside(nn.Module):
         self.register_buffer("scale", torch.full((6,), 0.5))
         self.register_buffer("same", self.scale)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         hidden = (self.first(inputs) + self.bias).tanh() * self.scale
-        outputs: Tensor = self.second(hidden) + self.again
-        return outputs
+        return self.second(hidden) + self.again
 
 
 class Tied(Small):
@@ -137,18 +136,8 @@ class Join(nn.Module):
 
 def tuples() -> nn.Module:
     halve = Halve()
-    layers = [
-        nn.Flatten(),
-        Draws(),
-        halve,
-        Twice(),
-        Join(),
-        nn.Linear(8, 8),
-        halve,
-        Twice(),
-        Join(),
-    ]
-    return nn.Sequential(*layers, nn.Linear(8, 2))
+    first = [nn.Flatten(), Draws(), halve, Twice(), Join()]
+    return nn.Sequential(*first, nn.Linear(8, 8), halve, Twice(), Join(), nn.Linear(8, 2))
 
 
 class Draws(nn.Linear):
@@ -168,22 +157,13 @@ class Branches(nn.Module):
         return inputs if inputs.sum().item() > 0 else -inputs
 
 
-def branching() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), Branches(), nn.Linear(6, 2))
-
-
-class AsATuple(nn.Linear):
+class AsATuple(nn.Module):
     def forward(self, inputs: Tensor) -> Any:
-        return (super().forward(inputs),)
+        return (inputs,)
 
 
-def tuple_of_one() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 6), AsATuple(6, 2))
-
-
-def normalized() -> nn.Module:
-    """Of batches of 8, 8 and 6, as 5 micro-batches: 4, 4 and 3 of two samples, and not 6 of one."""
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+def around(layer: type[nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), layer(), nn.Linear(6, 2))
 
 
 class OfPositions(Small):
@@ -206,9 +186,8 @@ class Resized(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 6))
 
-    def forward(self, inputs: Tensor, size: tuple[int, ...]) -> Tensor:
-        outputs: Tensor = self.layers(inputs.view(-1, *size))
-        return outputs
+    def forward(self, inputs: Tensor, size: tuple[int, ...]) -> Any:
+        return self.layers(inputs.view(-1, *size))
 
 
 class Remembering(Resized):
@@ -238,12 +217,11 @@ class Placed(Resized):
         return outputs * mask
 
 
-class OfTables(Small):
+class OfTables(OfShapes):
     """Calls its blocks with a table of as many rows as a batch has samples, and with a mask."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Placed() for _ in range(2))
+        super().__init__(Placed)
 
     def forward(self, inputs: Tensor) -> Tensor:
         positions = inputs.unsqueeze(1).repeat(1, 9, 1)
@@ -363,11 +341,6 @@ def gives_a_trained_number(net: Any, hidden: Tensor) -> Tensor:
     return one_after_the_other(net.blocks, hidden, condition=net.positions.sum())
 
 
-def collects(net: Any, hidden: Tensor) -> Tensor:
-    """Uses what leaves each of its blocks."""
-    return torch.stack([hidden := block(hidden, mask=MASK) for block in net.blocks]).mean(0)
-
-
 class OwnCache:
     """No tensor, and no plain value."""
 
@@ -465,13 +438,6 @@ class AsksTheStrategy(Small):
     def on_after_backward(self) -> None:
         strategy: Any = self.trainer.strategy
         self.log("norm", strategy.gradient_norm(), batch_size=1)
-
-
-class ChangesEach(Small):
-    def on_after_backward(self) -> None:
-        for parameter in self.parameters():
-            assert parameter.grad is not None
-            parameter.grad.clamp_(-0.01, 0.01)
 
 
 class SumsUpInPlace(Small):

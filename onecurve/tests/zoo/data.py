@@ -15,7 +15,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
     random_split,
 )
 
@@ -37,11 +36,6 @@ def plain(batch: int = BATCH) -> DataLoader[Any]:
 
 def validation() -> DataLoader[Any]:
     return DataLoader(pairs(), BATCH)
-
-
-def weighted() -> DataLoader[Any]:
-    weights = torch.arange(1.0, SAMPLES + 1)
-    return DataLoader(pairs(), BATCH, sampler=WeightedRandomSampler(weights, SAMPLES + 5))
 
 
 class Buckets(BatchSampler):
@@ -181,20 +175,8 @@ class Whole(Stream):
         yield from zip(*(part.split(self.sizes) for part in self.samples.tensors), strict=True)
 
 
-def stream(batch: int = BATCH) -> DataLoader[Any]:
-    return DataLoader(Stream(), batch)
-
-
-def stream_of_rank() -> DataLoader[Any]:
-    return DataLoader(OfRank(), BATCH)
-
-
-def shuffled_stream() -> DataLoader[Any]:
-    return DataLoader(Shuffled(), BATCH)
-
-
-def stateful_stream() -> DataLoader[Any]:
-    return DataLoader(Stateful(), BATCH - 1)
+def stream(batch: int | None = BATCH, kind: type[Stream] = Stream) -> DataLoader[Any]:
+    return DataLoader(kind(), batch)
 
 
 class NoLoader:

@@ -1,22 +1,15 @@
 """Modules as people write them: `Plain` keeps the task contract, others do one thing more."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from several_fits import Small
 from torch import Tensor, nn
-from torchmetrics import (
-    AUROC,
-    MeanMetric,
-    MeanSquaredError,
-    MetricTracker,
-    RunningMean,
-    SumMetric,
-)
+from torchmetrics import AUROC, MeanMetric, MeanSquaredError, MetricTracker, RunningMean, SumMetric
 
 from onecurve import chunked_cross_entropy
-from onecurve.optim.optimizers import build_optimizer
 
 WIDTH = 6
 EACH_STEP: dict[str, Any] = {"on_step": True, "on_epoch": True}
@@ -107,17 +100,14 @@ class FreezesByTurns(Plain):
 
 
 class Optimized(Plain):
-    """Another optimizer, with a fused kernel where there is one."""
+    """Another optimizer."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__()
-        self.optimizer = name
-        self.options = {"lr": 0.01, **options}
+        self.optimizer, self.options = name, {"lr": 0.01, **options}
 
     def configure_optimizers(self) -> Any:
-        fused: Any = {"fused": True} if self.optimizer in ("Adam", "AdamW") else {}
-        algorithm, named = f"torch.optim.{self.optimizer}", self.named_parameters()
-        return build_optimizer(named, algorithm=algorithm, lr_scale={}, **self.options, **fused)
+        return getattr(torch.optim, self.optimizer)(self.parameters(), **self.options)
 
 
 class Summed(Plain):
@@ -193,15 +183,6 @@ class OfSequences(Plain):
 
     def parts(self, batch: Any) -> Any:
         return batch
-
-
-class OfMeans(Plain):
-    def prepare(self, batch: Any) -> Any:
-        (sequences, lengths), targets = batch
-        return sequences.sum(1) / lengths[:, None], targets
-
-    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
-        return super().parts(self.prepare(batch))
 
 
 class Unused(Plain):
@@ -385,21 +366,6 @@ class ContrastiveOfAll(Contrastive):
         return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
 
 
-class Sampling(Plain):
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        inputs, targets = batch
-        for _ in range(3):
-            inputs = self(inputs).repeat(1, 2)
-        self.log("val/loss", self.loss(inputs[:, :2], targets), batch_size=len(targets))
-
-    @torch.no_grad()
-    def on_train_epoch_end(self) -> None:
-        state = torch.ones(1, 4).to(torch.get_default_dtype()).double()
-        for _ in range(3):
-            state = self(state).repeat(1, 2)
-        self.log("train/sampled", state.sum())
-
-
 class OnPlateau(Plain):
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
@@ -457,10 +423,9 @@ class CallsOnOneRank(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
         if trainer.world_size > 1 and trainer.is_global_zero:
-            kept = {name: each.clone() for name, each in module.named_buffers()}
+            kept = deepcopy(module.state_dict())
             module(torch.zeros(5, 4, dtype=module.dtype))
-            for name, each in module.named_buffers():
-                each.copy_(kept[name])
+            module.load_state_dict(kept)
 
 
 class Dropped(Plain):
