@@ -169,8 +169,5 @@ def masked() -> nn.Module:
     shapes: list[tuple[int, ...]] = [(LENGTH, LENGTH), (1, 4, LENGTH, LENGTH)]
     layers = [Masked(lambda _, shape=shape: some(*shape)) for shape in shapes]  # type: ignore[misc]
     of_samples = Masked(lambda inputs: some(len(inputs), 1, LENGTH, LENGTH).double().log())
-    return nn.Sequential(*layers, of_samples)
-
-
-def of_own_keys() -> nn.Module:
-    return Masked(lambda inputs: (inputs[..., 0] < 1)[:, None, None])
+    of_own_keys = Masked(lambda inputs: (inputs[..., 0] < 1)[:, None, None])
+    return nn.Sequential(*layers, of_samples, of_own_keys)

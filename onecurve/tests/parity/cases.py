@@ -649,9 +649,10 @@ OF_SEQUENCES = {
     "attention: in both directions, causal, of grouped queries": sequences(
         attentions.in_all_directions
     ),
-    "attention masks: of all positions, of each head, of each sample": sequences(attentions.masked),
+    "attention masks: of all positions, of each head, of each sample, of a shard's keys": sequences(
+        attentions.masked
+    ),
     "an attention mask that is an input": other(attentions.GivesAMask, under=("context",)),
-    "an attention mask of a shard's keys": sequences(attentions.of_own_keys),
     "learned biases of distances and of keys": sequences(attentions.Biased),
     "attention to a memory of another length": other(
         partial(attentions.Remembers, attentions.Attention), under=("context",)

@@ -187,7 +187,7 @@ class OfSequences(Plain):
 
 class Unused(Plain):
     def network(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
+        return nn.Sequential(*super().network(), nn.Linear(2, 2))  # type: ignore[misc]
 
     def forward(self, inputs: Tensor) -> Any:
         return self.net[:-1](inputs)
