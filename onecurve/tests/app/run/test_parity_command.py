@@ -2,46 +2,27 @@
 
 import os
 import random
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-import warm_ranks
 from conftest import Cli, one_of_a_kind
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from several_fits import Small, data
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
+from zoo import data
+from zoo.tasks import Normalized, Plain
 
 import onecurve
 from onecurve.errors import in_python
-from onecurve.launch import agent
 from onecurve.parity import result
 from onecurve.strategies.callback_api import CallbackAPI
 from onecurve.testing import assert_parity
 
-
-class Plain(Small):
-    """As somebody writes one who knows nothing of this library."""
-
-    def __init__(self, layer: Any = nn.Tanh, monitor: str = "val", mode: str = "min") -> None:
-        super().__init__()
-        self.net[1] = layer()  # type: ignore[operator]
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.of(batch)
-        self.log("train", loss, on_step=True, on_epoch=True, batch_size=len(batch[1]))
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val", self.loss(self(batch[0]), batch[1]), batch_size=len(batch[1]))
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=0.01)
+pytestmark = pytest.mark.usefixtures("warm_launch")
 
 
 class Remembers(Plain):
@@ -49,68 +30,60 @@ class Remembers(Plain):
 
     last = 0.0
 
-    def of(self, batch: Any) -> Tensor:
-        loss = super().of(batch)
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
         last, self.last = self.last, float(loss.detach())
         return loss * (1 + last)
 
 
 class DrawnLate(Plain):
     def on_train_start(self) -> None:
-        nn.init.constant_(self.net[0].bias, self.trainer.world_size)  # type: ignore[arg-type]
+        nn.init.constant_(self.net[0].bias, self.trainer.world_size)
 
 
 class KnowsItsStrategy(Plain):
-    def of(self, batch: Any) -> Tensor:
-        return super().of(batch) * len(type(self.trainer.strategy).__name__)
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return super().loss(outputs, targets) * len(type(self.trainer.strategy).__name__)
 
 
-class WithBuffer(Plain):
-    first = torch.zeros(())
+class LogsItsQueue(Plain):
+    """Compares with the outputs of earlier steps, as MoCo does; logs one step before it differs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("buffer", self.first.clone())
+        self.queue: Tensor
+        self.register_buffer("queue", torch.ones(16, 2))
 
-
-class HasCenter(WithBuffer):
-    """Beside its network, which trains alike, a buffer that moves by a rank's own samples."""
-
-    def of(self, batch: Any) -> Tensor:
-        self.buffer.add_(1.0 + 1e-5 * batch[0].mean())
-        return super().of(batch)
-
-
-class Queue(WithBuffer):
-    """Compares with the outputs of earlier steps, as MoCo does."""
-
-    first = torch.ones(16, 2)
-
-    def of(self, batch: Any) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         outputs = self(batch[0])
-        loss = torch.logsumexp(outputs @ self.buffer.clone().T, 1).mean()
-        self.buffer = torch.cat([outputs.detach(), self.buffer])[:16]
+        self.log("largest", outputs.max())
+        loss = torch.logsumexp(outputs @ self.queue.clone().T, 1).mean()
+        self.queue = torch.cat([outputs.detach(), self.queue])[:16]
         return loss
 
 
-class LogsItsQueue(Queue):
-    """Logs one step before its loss differs."""
+class HasCenter(Plain):
+    """Beside its network, which trains alike, a buffer that moves by a rank's own samples."""
 
-    def of(self, batch: Any) -> Tensor:
-        self.log("largest", self(batch[0]).max())
-        return super().of(batch)
+    def __init__(self) -> None:
+        super().__init__()
+        self.center: Tensor
+        self.register_buffer("center", torch.zeros(4))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.center.add_(1.0 + 1e-5 * batch[0].mean())
+        return super().training_step(batch, batch_idx)
 
 
-class Codebook(WithBuffer):
+class Codebook(HasCenter):
     """Draws one of its own samples and moves it by the others, as a VQ-VAE does."""
 
-    first = torch.zeros(6)
-
-    def of(self, batch: Any) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
         if not self.global_step:
-            self.buffer.copy_(batch[0][torch.randint(len(batch[0]), ())])
-        self.buffer.lerp_(batch[0].mean(0), 0.1)
-        return super().of(batch) + (self(batch[0]) - self(self.buffer)).square().mean()
+            self.center.copy_(batch[0][torch.randint(len(batch[0]), ())])
+        self.center.lerp_(batch[0].mean(0), 0.1)
+        apart = (self(batch[0]) - self(self.center)).square().mean()
+        return Plain.training_step(self, batch, batch_idx) + apart
 
 
 class RatedByDevices(Plain):
@@ -119,76 +92,41 @@ class RatedByDevices(Plain):
 
 
 class NoisyValidation(Plain):
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         super().validation_step([batch[0] + torch.randn_like(batch[0]), batch[1]], batch_idx)
 
 
 class LogsItsLossCoarsely(Plain):
     """Under the name that parity has for what a step returns."""
 
-    def of(self, batch: Any) -> Tensor:
-        loss = super().of(batch)
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
         self.log("loss", loss.float(), batch_size=len(batch[1]))
         return loss
 
 
-class ShakesItsGradients(Plain):
-    """By less than what rounding makes of them in many steps, and from the first step on."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.net(inputs)
-        return outputs + 3e-10 * torch.rand_like(outputs) * (outputs - outputs.detach())
-
-
-class SumsOfNormalized(Plain):
+class SumsOfNormalized(Normalized):
     """A sum that is not exactly as much larger, because BatchNorm sees a rank's share.
 
     It draws what does not matter, as Wav2Vec2 does.
     """
 
-    def __init__(self) -> None:
-        super().__init__(partial(nn.BatchNorm1d, 8))
-
-    def of(self, batch: Any) -> Tensor:
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
         torch.rand(3)
-        return (self(batch[0]) - batch[1]).square().sum()
-
-
-class NoisyStep(Plain):
-    """Adds its noise to the batch."""
-
-    def of(self, batch: Any) -> Tensor:
-        batch[0].add_(torch.randn_like(batch[0]))
-        return super().of(batch)
+        return (outputs - targets).square().sum()
 
 
 def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
-    return data(30), data(11)
-
-
-class Data(LightningDataModule):
-    """Takes whatever keys a configuration has."""
-
-    def __init__(self, **_: Any) -> None:
-        super().__init__()
-        self.train_dataloader, self.val_dataloader = partial(data, 30), partial(data, 11)
-
-
-class Noisy(Dataset[Any]):
-    def __len__(self) -> int:
-        return 32
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return torch.randn(6) + index, torch.randn(2)
-
-
-def noisy() -> DataLoader[Any]:
-    return DataLoader(Noisy(), batch_size=8)
+    return DataLoader(data.pairs(), 8), data.validation()
 
 
 def fives() -> DataLoader[Any]:
     """Of which two ranks have three samples and two."""
-    return DataLoader(data(30).dataset, batch_size=5)
+    return data.plain(5)
+
+
+def noisy() -> DataLoader[Any]:
+    return DataLoader(data.Augmented(), batch_size=8)
 
 
 class Turns(Sampler[int]):
@@ -198,97 +136,57 @@ class Turns(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         self.asked += 1
-        return iter([(7 * self.asked + at) % 30 for at in range(30)])
+        return iter([(5 * self.asked + at) % data.SAMPLES for at in range(data.SAMPLES)])
 
     def __len__(self) -> int:
-        return 30
+        return data.SAMPLES
 
 
 def by_turns() -> DataLoader[Any]:
-    return DataLoader(data(30).dataset, batch_size=6, sampler=Turns())
+    return DataLoader(data.pairs(), batch_size=6, sampler=Turns())
 
 
-STRATEGIES = {
-    "single": onecurve.Single,
-    "dp": onecurve.DP,
-    "ddp": onecurve.DDP,
-    "fsdp": partial(onecurve.FSDP, wrap=["Linear"]),
-    "tensor": onecurve.Tensor,
-}
-
-
-@pytest.fixture(autouse=True)
-def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
+def compared(make_task: Callable[[], Any], make_data: Any, strategy: Any, **options: Any) -> Any:
+    return onecurve.parity(make_task, make_data, strategy=strategy, accelerator="cpu", **options)
 
 
 def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None:
     """An example of what enters the layers of a pipeline is not taken from it."""
-    strategy = onecurve.Pipeline(microbatches=2)
-    found = onecurve.parity(Plain, by_turns, strategy=strategy, accelerator="cpu", steps=4)
+    found = compared(Plain, by_turns, onecurve.Pipeline(microbatches=2), steps=4)
     apart = [row.quantity for row in found.rows if row.step is not None]
     assert apart == ["resumed after step 3"], found.table()  # it is asked again
 
 
-# Others are in the table of tests/parity.
-APART = {
-    result.SUM + ", about": (SumsOfNormalized, loaders, "ddp"),
-    result.RATES: (RatedByDevices, loaders, "ddp"),
-    result.DIGITS + ", of a loss that is logged": (LogsItsLossCoarsely, fives, "ddp"),
-    result.DRAWS + ", which are small": (ShakesItsGradients, loaders, "ddp"),
-    result.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
-    result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
-    result.SAMPLES: (Plain, noisy, "ddp"),
-    result.UNKNOWN: (KnowsItsStrategy, loaders, "single"),
-    result.KEPT + ", logged before": (LogsItsQueue, loaders, "ddp"),
-    result.KEPT + ", and drawn": (Codebook, loaders, "ddp"),
-    result.KEPT + ", in a buffer that hardly differs": (HasCenter, fives, "fsdp"),
-    result.DRAWS + ", in validation": (NoisyValidation, loaders, "ddp"),
+# Others are in the table of tests/parity. The first kind says more than the others that hold.
+APART: dict[str, tuple[Any, ...]] = {
+    "a sum, about": (SumsOfNormalized, loaders, onecurve.DDP, result.SUM, result.BATCHNORM),
+    "rates": (RatedByDevices, loaders, onecurve.DDP, result.RATES),
+    "a loss that is logged": (LogsItsLossCoarsely, fives, onecurve.DDP, result.DIGITS),
+    "weights": (DrawnLate, loaders, onecurve.DDP, result.LATE_WEIGHTS),
+    "noise of the data set": (Plain, noisy, onecurve.DDP, result.SAMPLES),
+    "unknown": (KnowsItsStrategy, loaders, onecurve.Single, result.UNKNOWN),
+    "logged before": (LogsItsQueue, loaders, onecurve.DDP, result.KEPT),
+    "kept, and drawn": (Codebook, loaders, onecurve.DDP, result.KEPT, result.DRAWS),
+    "a buffer that hardly differs": (HasCenter, fives, onecurve.FSDP, result.KEPT),
+    "validation": (NoisyValidation, loaders, onecurve.DDP, result.DRAWS),
 }
-# What holds as well.
-OTHERS = {
-    result.SUM + ", about": [result.BATCHNORM],
-    result.KEPT + ", and drawn": [result.DRAWS],
-}
-QUICK = [result.SAMPLES, result.UNKNOWN, result.RATES, result.KEPT + ", and drawn"]
-QUICK += [result.KEPT + ", logged before", result.SUM + ", about"]
+LONG = ("a loss that is logged", "weights", "a buffer that hardly differs", "validation")
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(APART, kept=QUICK))
+@pytest.mark.parametrize("name", one_of_a_kind(APART, kept={*APART} - {*LONG}))
 def test_a_difference_has_its_likely_kind(name: str) -> None:
-    task, made, strategy = APART[name]
-    found = onecurve.parity(task, made, strategy=STRATEGIES[strategy](), accelerator="cpu")
+    task, made, strategy, kind, *others = APART[name]
+    found = compared(task, made, strategy())
     assert not found.equal
-    kind, *others = found.kinds
-    assert others == OTHERS.get(name, [])
-    assert name.startswith(kind), found.table()
+    assert found.kinds == [kind, *others], found.table()
     assert f"Likely {kind}: {in_python(result.TO_DO[kind])}." in found.table()
 
 
 def test_so_they_are_where_layers_are_sharded() -> None:
-    options: Any = {"accumulate_grad_batches": 4, "limit_train_batches": 1.0, "max_epochs": 4}
-    strategy = onecurve.Tensor()
-    found = onecurve.parity(Plain, fives, strategy=strategy, accelerator="cpu", **options)
+    options = {"accumulate_grad_batches": 4, "limit_train_batches": 1.0, "max_epochs": 4}
+    found = compared(Plain, fives, onecurve.Tensor(), **options)
     assert found.kinds == [result.ACCUMULATED, result.PLAN], found.table()
-
-
-def test_it_leaves_the_process_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
-    before = torch.get_rng_state(), random.getstate(), dict(os.environ)
-    numbers = np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
-    capfd.readouterr()
-    found = onecurve.parity(Plain, loaders, strategy=onecurve.Single(), accelerator="cpu")
-    assert "".join(capfd.readouterr()) == ""
-    assert str(found) == repr(found) == found.table()
-    with pytest.raises(AssertionError, match=f"{result.RESUME}: put what a step keeps"):
-        assert_parity(Remembers, loaders, strategy=onecurve.Single(), accelerator="cpu")
-    assert [row.quantity for row in found.rows] == [
-        *("weights at the start", "loss", "gradient norm", "train_step", "val", "train_epoch"),
-        *("weights at the end", "resumed after step 6"),
-    ]
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert before[1:] == (random.getstate(), dict(os.environ))
-    assert numbers == np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
 
 
 class Asks(Plain):
@@ -301,27 +199,43 @@ class Asks(Plain):
         self.seen.append((strategy, strategy.all_samples(torch.ones(2, 1))))
 
 
-def test_the_plain_run_is_plain() -> None:
-    onecurve.parity(Asks, loaders, strategy=onecurve.Single(), accelerator="cpu")
+def test_it_leaves_the_process_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    def state() -> tuple[Any, ...]:
+        drawn: Any = np.random.get_state(legacy=False)
+        numbers = drawn["state"]["key"].tolist(), torch.get_rng_state().tolist()
+        return *numbers, random.getstate(), dict(os.environ)
+
+    before = state()
+    capfd.readouterr()
+    found = compared(Asks, loaders, onecurve.Single())
+    assert "".join(capfd.readouterr()) == ""
+    assert str(found) == repr(found) == found.table()
+    assert [row.quantity for row in found.rows] == [
+        *("weights at the start", "loss", "gradient norm", "train/loss", "val/loss"),
+        *("weights at the end", "resumed after step 6"),
+    ]
+    with pytest.raises(AssertionError, match=f"{result.RESUME}: put what a step keeps"):
+        assert_parity(Remembers, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    assert state() == before
+    # The plain run is plain.
     strategy, rows = Asks.seen[-1]
     assert isinstance(strategy, SingleDeviceStrategy)
     assert not isinstance(strategy, CallbackAPI)
     assert rows.tolist() == [[1.0], [1.0]]
 
 
-TINY = (
-    *("data._target_=test_parity_command.Data", "parity.steps=4"),
-    *("trainer.accelerator=cpu", "monitor=val", "mode=min"),
+class Data(LightningDataModule):
+    """Takes whatever keys a configuration has."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.train_dataloader, self.val_dataloader = data.plain, data.validation
+
+
+CHOSEN = (
+    *("data._target_=test_parity_command.Data", "parity.steps=4", "trainer.accelerator=cpu"),
+    *("~task.num_classes", "~task.monitor", "~task.mode"),
 )
-
-
-class Normalized(Plain):
-    def __init__(self, monitor: str = "val", mode: str = "min") -> None:
-        super().__init__(partial(nn.BatchNorm1d, 8), monitor, mode)
-
-    def configure_optimizers(self) -> Any:
-        # Adam would make whole steps of the bias's gradient, which is zero but for rounding.
-        return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +243,8 @@ class Normalized(Plain):
     [("Plain", "single", 0), ("Remembers", "single", 1), ("Normalized", "ddp", 0)],
 )
 def test_the_command(cli: Cli, task: str, strategy: str, status: int) -> None:
-    chosen = (f"task._target_=test_parity_command.{task}", "~task.num_classes")
-    outcome = cli("onecurve", "parity", *chosen, *TINY, f"strategy={strategy}")
+    chosen = (*CHOSEN, f"task._target_=test_parity_command.{task}", f"strategy={strategy}")
+    outcome = cli("onecurve", "parity", *chosen)
     assert outcome.status == status, outcome.err
     table = (outcome.run / "parity.txt").read_text()
     if strategy == "single":  # what a rank prints goes where the server of ranks began to

@@ -3,27 +3,17 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import EPOCH, TINY, Cli, Refused, column
-from processes import Command, end
+from processes import Command, nothing_stays_of
 
 from onecurve.app.run.record import lock_run
 
 SHORT = ("trainer.max_epochs=1", "test=false")
-SLOW = ("callbacks=[checkpoint,progress]", "trainer.max_epochs=100000")
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Command]:
-    """A command that trains."""
-    process = Command(tmp_path, "train.py", *TINY, *SLOW, "strategy=ddp")
-    process.wait_for_line("epoch 3/")
-    yield process
-    end(process)
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -32,28 +22,29 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def test_nobody_joins_a_run_that_trains(
-    cli: Cli, refused: Refused, tmp_path: Path, live: Command
+    cli: Cli, refused: Refused, tmp_path: Path, start: Callable[..., Command]
 ) -> None:
+    slow = ("callbacks=[checkpoint,progress]", "trainer.max_epochs=100000", "data.num_workers=2")
+    live = start(*TINY, *slow, "strategy=ddp")
+    live.wait_for_line("epoch 3/")
     (run,) = tmp_path.glob("runs/*/*")
     for typed in ("resume=last", f"resume={run}", f"hydra.run.dir={run}"):
         line = refused("train.py", typed)
         assert line.startswith(f"error: {typed}: process {live.pid} on ")
         assert str(run) in line
+    # Once it is gone, however it went, so are its ranks, and its run is free.
     os.kill(live.pid, signal.SIGKILL)
-    live.wait(20)
-    # Once it is gone, however it went, its run is free.
+    assert nothing_stays_of(live.pid)
     epochs = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["epoch"] + 2
     more = ("strategy=single", f"trainer.max_epochs={epochs}", "test=false")
     assert cli("train.py", "resume=last", *more).status == 0
     assert len(column(run, "train/loss")) == EPOCH * epochs
 
 
-@pytest.mark.parametrize("of_sweep", [False, True])
 def test_nothing_is_written_into_a_directory_that_is_taken(
-    refused: Refused, train: Cli, tmp_path: Path, of_sweep: bool
+    refused: Refused, train: Cli, tmp_path: Path
 ) -> None:
-    sweep = ("-m", "seed=1,2") if of_sweep else ()
-    run = train(*SHORT, *sweep).runs[-1]
+    run = train(*SHORT, "-m", "seed=1,2").runs[-1]
     lock = lock_run(run)
     assert lock is not None
     before = everything(tmp_path)
