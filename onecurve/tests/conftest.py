@@ -298,3 +298,18 @@ def trained(
         return MADE[arguments]
 
     return run
+
+
+@pytest.fixture
+def checkpoint_of(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
+    """The checkpoint of a short run, as if it were of another task, or of other data."""
+
+    def make(data: str = "small.digits.Digits", **task: Any) -> Path:
+        run = trained("strategy=single").run
+        content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+        content["config"]["task"].update(task)
+        content["config"]["data"]["_target_"] = data
+        torch.save(content, tmp_path / "other.ckpt")
+        return tmp_path / "other.ckpt"
+
+    return make
