@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
+from conftest import ROUNDING, Cli, largest_difference
 from lightning.pytorch.plugins import MixedPrecision
 from several_fits import Small, alone, data, quiet_trainer
 from torch import nn
@@ -38,14 +38,9 @@ class Chosen(Small):
         return build(self.parameters(), fused=self.fused)
 
 
-@pytest.mark.compares
 def test_a_resumed_run_uses_its_own_kernels(train: Cli) -> None:
     """The optimizer is this run's, and its state the checkpoint's."""
-    ours = (
-        FLOAT64, "optimizer._target_=test_fused.build", "data.batch_size=200", "test=false",
-        "scheduler=none",
-    )  # fmt: skip
-    whole = column(train(*ours, "+optimizer.fused=false").run, "train/loss")
+    ours = ("optimizer._target_=test_fused.build", "data.batch_size=200", "test=false")
     saved = train(*ours, "trainer.max_epochs=1", "+optimizer.fused=true").run
     last = saved / "checkpoints/last.ckpt"
     rest = train(*ours, "+optimizer.fused=false", f"resume={last}")
@@ -53,8 +48,6 @@ def test_a_resumed_run_uses_its_own_kernels(train: Cli) -> None:
     kernels = [state["optimizer_states"][0]["param_groups"][0]["fused"] for state in states]
     assert kernels == [True, False]
     assert "optimizer.fused" not in rest.out
-    curve = column(saved, "train/loss") + column(rest.run, "train/loss")
-    assert largest_difference(whole, curve) <= ROUNDING
 
 
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
@@ -95,17 +88,15 @@ def test_a_parameter_with_gaps_in_memory_has_the_default_kernel() -> None:
 
 def test_moments_of_another_memory_format_are_read_in_order() -> None:
     """A checkpoint with contiguous moments, and a network in channels_last."""
-    first = torch.randn(3, 2, 4, 4)
-    layouts = {None: torch.contiguous_format, True: torch.channels_last}
-    weights = [nn.Parameter(first.to(memory_format=layout)) for layout in layouts.values()]
-    optimizers = [build([one], fused=kind) for one, kind in zip(weights, layouts, strict=True)]
-    for weight in weights:
-        weight.grad = torch.arange(96.0).reshape(3, 2, 4, 4).sin()
-    optimizers[0].step()
-    weights[1].data.copy_(weights[0].detach())
-    state = deepcopy(optimizers[0].state_dict())
-    kernels = optimizers[1].state_dict()["param_groups"]
-    optimizers[1].load_state_dict({**state, "param_groups": kernels})
-    for optimizer in optimizers:
-        optimizer.step()
-    assert torch.allclose(*(each.detach() for each in weights), rtol=0, atol=1e-6)
+    start, gradient = torch.randn(3, 2, 4, 4), torch.arange(96.0).reshape(3, 2, 4, 4).sin()
+    first = nn.Parameter(start.clone())
+    second = nn.Parameter(start.clone(memory_format=torch.channels_last))
+    default, fused = build([first]), build([second], fused=True)
+    first.grad = second.grad = gradient
+    default.step()
+    second.data.copy_(first.detach())
+    kernels = fused.state_dict()["param_groups"]
+    fused.load_state_dict({**deepcopy(default.state_dict()), "param_groups": kernels})
+    default.step()
+    fused.step()
+    assert torch.allclose(first, second, rtol=0, atol=1e-6)

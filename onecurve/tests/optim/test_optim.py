@@ -47,30 +47,14 @@ def test_classes_of_pytorch_are_an_optimizer_and_a_scheduler() -> None:
     assert task.build_scheduler(optimizer, **OF_TASK).step_size == 3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"algorithm": "torch.optim.Adam", "betas": [0.8, 0.99], "eps": 1e-7, "amsgrad": True},
-        {"algorithm": "torch.optim.SGD", "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-    ],
-)
-def test_an_optimizer_is_torchs_with_all_its_arguments(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
-    nets, inputs = (network(), network()), torch.randn(32, 4)
-    ours = built(nets[0].named_parameters(), **options)
-    given = {name: value for name, value in options.items() if name != "algorithm"}
-    reference = type(ours)(nets[1].parameters(), lr=0.01, **given)
-    for _ in range(5):
-        for net, optimizer in zip(nets, (ours, reference), strict=True):
-            optimizer.zero_grad()
-            net(inputs).square().mean().backward()
-            optimizer.step()
-        torch.save(ours.state_dict(), tmp_path / "state")
-        ours.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
-    assert not torch.equal(nets[0].head.weight, network().head.weight)
-    for one, other in zip(*(net.parameters() for net in nets), strict=True):
-        assert torch.equal(one, other)
+def test_an_optimizer_is_torchs_with_all_its_arguments(tmp_path: Path) -> None:
+    """And can be saved, though a configuration has lists where PyTorch has tuples."""
+    given = {"betas": [0.8, 0.99], "eps": 1e-7, "amsgrad": True}
+    optimizer = built(network().named_parameters(), algorithm="torch.optim.Adam", **given)
+    assert type(optimizer) is torch.optim.Adam
+    assert optimizer.defaults.items() >= {**given, "betas": (0.8, 0.99), "lr": 0.01}.items()
+    torch.save(optimizer.state_dict(), tmp_path / "state")
+    optimizer.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
 
 
 @pytest.mark.parametrize(
@@ -94,16 +78,14 @@ def test_what_is_wrong_is_a_line_that_says_what_to_write(asked: dict[str, Any], 
 
 
 def test_parts_learn_at_their_own_rates() -> None:
-    net = network()
-    backbone = {"backbone": 0.1, "head": None}
-    two = {"backbone": 0.001, "rest": 0.01}
-    three = {"backbone": 0.001, "backbone.second": 0.005, "head": 0.02}
-    for scale, expected in (
-        (backbone, two),
-        ({"backbone": 0.1, "backbone.second": 0.5, "head": 2}, three),
+    net, backbone = network(), {"backbone": 0.1, "head": None}
+    all_three = {"backbone": 0.1, "backbone.second": 0.5, "head": 2}
+    for scale, rates in (
+        (backbone, {"backbone": 0.001, "rest": 0.01}),
+        (all_three, {"backbone": 0.001, "backbone.second": 0.005, "head": 0.02}),
     ):
         groups = built(net.named_parameters(), lr_scale=scale).param_groups
-        assert {each["name"]: each["lr"] for each in groups} == pytest.approx(expected)
+        assert {each["name"]: each["lr"] for each in groups} == pytest.approx(rates)
         # All parameters, once each, in the network's order.
         grouped = [parameter for group in groups for parameter in group["params"]]
         assert all(a is b for a, b in zip(grouped, net.parameters(), strict=True))

@@ -24,15 +24,13 @@ from onecurve.machine import SIGNALS
 
 
 class FailOnRank(Callback):
-    """Breaks one rank in its third training step, or in the second batch of validation."""
+    """Breaks one rank after a training step, or in the second batch of validation."""
 
-    def __init__(self, rank: int, how: str = "raise", when: str = "train") -> None:
-        self.rank = rank
-        self.how = how
-        self.when = when
+    def __init__(self, rank: int, how: str = "raise", when: str = "train", step: int = 3) -> None:
+        self.rank, self.how, self.when, self.step = rank, how, when, step
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        if self.when == "train" and trainer.global_step == 3:
+        if self.when == "train" and trainer.global_step == self.step:
             self.fail(trainer)
 
     def on_validation_batch_end(self, trainer: Trainer, *rest: Any) -> None:

@@ -172,6 +172,9 @@ def test_names_without_a_slash_are_metrics_of_the_run(train: Cli) -> None:
     assert named == {"train_loss", "val_acc", "val_loss"}
     assert re.search(r"│ val_loss +│ +\d", outcome.out), outcome.out
     assert "peak memory" not in outcome.out  # on a CPU it would be that of torch
+    # Nor is a test proposed that the task does not have.
+    assert (outcome.run / "checkpoints/best.ckpt").exists()
+    assert "evaluate.py" not in outcome.out
 
 
 def test_the_side_that_is_better_follows_the_name(cli: Cli) -> None:

