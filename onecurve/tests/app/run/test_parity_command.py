@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +11,8 @@ import torch
 from conftest import Cli, one_of_a_kind
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
+from torch import Tensor
+from torch.utils.data import DataLoader
 from zoo import data
 from zoo.tasks import Normalized, Plain
 
@@ -34,11 +34,6 @@ class Remembers(Plain):
         loss = super().training_step(batch, batch_idx)
         last, self.last = self.last, float(loss.detach())
         return loss * (1 + last)
-
-
-class DrawnLate(Plain):
-    def on_train_start(self) -> None:
-        nn.init.constant_(self.net[0].bias, self.trainer.world_size)
 
 
 class KnowsItsStrategy(Plain):
@@ -129,32 +124,8 @@ def noisy() -> DataLoader[Any]:
     return DataLoader(data.Augmented(), batch_size=8)
 
 
-class Turns(Sampler[int]):
-    """Samples in an order that is another one each time that they are asked for."""
-
-    asked = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.asked += 1
-        return iter([(5 * self.asked + at) % data.SAMPLES for at in range(data.SAMPLES)])
-
-    def __len__(self) -> int:
-        return data.SAMPLES
-
-
-def by_turns() -> DataLoader[Any]:
-    return DataLoader(data.pairs(), batch_size=6, sampler=Turns())
-
-
 def compared(make_task: Callable[[], Any], make_data: Any, strategy: Any, **options: Any) -> Any:
     return onecurve.parity(make_task, make_data, strategy=strategy, accelerator="cpu", **options)
-
-
-def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None:
-    """An example of what enters the layers of a pipeline is not taken from it."""
-    found = compared(Plain, by_turns, onecurve.Pipeline(microbatches=2), steps=4)
-    apart = [row.quantity for row in found.rows if row.step is not None]
-    assert apart == ["resumed after step 3"], found.table()  # it is asked again
 
 
 # Others are in the table of tests/parity. The first kind says more than the others that hold.
@@ -162,7 +133,6 @@ APART: dict[str, tuple[Any, ...]] = {
     "a sum, about": (SumsOfNormalized, loaders, onecurve.DDP, result.SUM, result.BATCHNORM),
     "rates": (RatedByDevices, loaders, onecurve.DDP, result.RATES),
     "a loss that is logged": (LogsItsLossCoarsely, fives, onecurve.DDP, result.DIGITS),
-    "weights": (DrawnLate, loaders, onecurve.DDP, result.LATE_WEIGHTS),
     "noise of the data set": (Plain, noisy, onecurve.DDP, result.SAMPLES),
     "unknown": (KnowsItsStrategy, loaders, onecurve.Single, result.UNKNOWN),
     "logged before": (LogsItsQueue, loaders, onecurve.DDP, result.KEPT),
@@ -170,7 +140,7 @@ APART: dict[str, tuple[Any, ...]] = {
     "a buffer that hardly differs": (HasCenter, fives, onecurve.FSDP, result.KEPT),
     "validation": (NoisyValidation, loaders, onecurve.DDP, result.DRAWS),
 }
-LONG = ("a loss that is logged", "weights", "a buffer that hardly differs", "validation")
+LONG = ("a loss that is logged", "a buffer that hardly differs", "validation")
 
 
 @pytest.mark.compares

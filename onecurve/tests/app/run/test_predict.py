@@ -1,6 +1,5 @@
 """From a checkpoint to what can be looked at: tables and tensors."""
 
-from collections import UserList
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from small.digits import Digits
 from small.task import Classification
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
-from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from onecurve.app.run.notebook import load, predicted
 from onecurve.errors import UserError
@@ -70,28 +68,19 @@ class WithoutStep(Classification):
     predict_step = LightningModule.predict_step
 
 
-class Tables(LightningDataModule):
-    """Of digits, as a table; only a test set, and that only for a test."""
+class Tested(Digits):
+    """Only a test set, and that only for a test."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self.tables = Digits(**options)
+    predict_dataloader = LightningDataModule.predict_dataloader
 
     def setup(self, stage: str) -> None:
-        if stage == "test":
-            self.tables.setup(stage)
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        images, labels = next(iter(self.tables.test_dataloader()))
-        # Lightning wants to know the attributes of a batch sampler, and a plain list has none.
-        batches = UserList([[0], [*range(1, 17)], [*range(17, 40)]])
-        return DataLoader(TensorDataset(images / 255, labels), batch_sampler=batches)  # type: ignore[arg-type]
+        assert stage == "test"
+        super().setup(stage)
 
 
-class TwoTables(Tables):
+class TestedTwice(Tested):
     def test_dataloader(self) -> Any:
-        table = super().test_dataloader().dataset
-        return [DataLoader(Subset(table, range(size)), batch_size=4) for size in (5, 3)]
+        return [self._loader(part) for part in (1, 2)]
 
 
 FEW = ("callbacks=[]", "data.batch_size=5", "trainer.limit_predict_batches=3")
@@ -128,25 +117,17 @@ def test_what_a_task_returns_decides_on_the_file(
 def test_a_task_that_says_nothing_gives_what_its_network_does(
     warm: Cli, checkpoint_of: Callable[..., Path]
 ) -> None:
-    """And data without a loader for prediction those of the test.
-
-    Of two batches the first has one sample, which only one of two ranks has.
-    """
-    made = checkpoint_of("test_predict.Tables", _target_="test_predict.WithoutStep")
-    typed = ("predict.py", f"checkpoint={made}", "callbacks=[]", FLOAT64)
-    outcome = warm(*typed)
-    assert "Tables has no predict_dataloader: these are the samples of its test" in outcome.out
+    """And data without a loader for prediction those of the test; each of several gets a file."""
+    made = checkpoint_of("test_predict.Tested", _target_="test_predict.WithoutStep")
+    outcome = warm("predict.py", f"checkpoint={made}", "callbacks=[]")
+    assert "Tested has no predict_dataloader: these are the samples of its test" in outcome.out
     rows = rows_of(outcome.run)
-    assert rows.shape == (40, 11)
+    assert rows.shape == (105, 11)
     assert not np.allclose(rows[:, 1:].sum(axis=1), 1)
-    shared = rows_of(warm(*typed, "strategy=ddp", "trainer.limit_predict_batches=2").run)
-    assert shared.shape == (17, 11)
-    assert np.abs(shared - rows[:17]).max() <= ROUNDING
-    # Each of several loaders gets a file.
-    made = checkpoint_of("test_predict.TwoTables", _target_="test_predict.WithoutStep")
+    made = checkpoint_of("test_predict.TestedTwice", _target_="test_predict.WithoutStep")
     warm("predict.py", f"checkpoint={made}", "callbacks=[]", "predict.output=out/of.csv")
     lines = [Path(f"out/of-{loader}.csv").read_text().count("\n") for loader in (0, 1)]
-    assert lines == [1 + 5, 1 + 3]
+    assert lines == [1 + 72, 1 + 105]
 
 
 class Files(Digits):

@@ -107,24 +107,6 @@ def test_what_a_script_does_before_its_fit_and_after_its_test(
     assert f"plain of {int(strategy != 'single')}" in printed(outcome, strategy)
 
 
-@each_strategy
-def test_callbacks_and_a_trainer_built_by_hand(
-    strategy: str, trained: Callable[..., Outcome]
-) -> None:
-    ordinary = trained("single", ORDINARY)
-    by_hand = trained(
-        strategy,
-        "arguments = run.trainer_arguments",
-        "arguments['callbacks'].append(Steps('own'))",
-        "trainer = L.Trainer(**arguments)",
-        FIT,
-    )
-    curves = [column(outcome.run, "train/loss") for outcome in (ordinary, by_hand)]
-    assert largest_difference(*curves) < ROUNDING
-    assert (by_hand.run / "checkpoints" / "last.ckpt").is_file()
-    assert f": {2 * EPOCH} steps" in printed(by_hand, strategy)
-
-
 def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: Cli) -> None:
     write(TRAINER, FIT, "return -cfg.optimizer.lr")
     swept = ("trainer.max_epochs=1", "test=false", "optimizer.lr=0.01,0.02")
@@ -168,10 +150,14 @@ def test_a_second_fit_and_its_checkpoint(strategy: str, trained: Callable[..., O
     assert "`if not run.is_over(1):`" in line
 
 
-def test_the_edits_of_the_page(write: Write, cli: Cli) -> None:
+def test_the_edits_of_the_page(trained: Callable[..., Outcome]) -> None:
     page = (ROOT.parents[1] / "docs" / "using.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 3
+    *blocks, of_a_trainer = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
     for block in blocks:
-        write(block)
-        assert cli("train.py", *TINY, "trainer.max_epochs=1").metrics["status"] == "finished"
+        trained("single", block, more=("trainer.max_epochs=1",))
+    by_hand = trained("ddp", of_a_trainer, more=("trainer.max_epochs=1",))
+    ordinary = trained("single", ORDINARY, more=("trainer.max_epochs=1",))
+    curves = [column(outcome.run, "train/loss") for outcome in (ordinary, by_hand)]
+    assert largest_difference(*curves) < ROUNDING
+    assert (by_hand.run / "checkpoints" / "last.ckpt").is_file()
