@@ -309,7 +309,8 @@ def checkpoint_of(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
         content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
         content["config"]["task"].update(task)
         content["config"]["data"]["_target_"] = data
-        torch.save(content, tmp_path / "other.ckpt")
-        return tmp_path / "other.ckpt"
+        file = tmp_path / "jürgen's [1], (x).ckpt"  # which needs no quotes of Hydra
+        torch.save(content, file)
+        return file
 
     return make

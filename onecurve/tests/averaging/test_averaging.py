@@ -1,5 +1,6 @@
 """The average of weights is what a hand would compute, and costs training nothing."""
 
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,19 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
+from onecurve.callbacks.progress import progress
 from onecurve.checkpoint.format import read_checkpoint
 
 
-class Normed(Small):
+def normed(inputs: int = 64, outputs: int = 10, **_: Any) -> nn.Module:
     """With BatchNorm, which is no average of weights."""
+    hidden = (nn.Linear(inputs, 8), nn.BatchNorm1d(8), nn.Tanh())
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(8, outputs))
 
+
+class Normed(Small):
     def network(self) -> nn.Module:
-        middle = nn.Sequential(nn.Tanh(), nn.Linear(8, 8))
-        layers = [nn.Linear(6, 8), nn.BatchNorm1d(8), middle, nn.BatchNorm1d(8)]
-        return nn.Sequential(*layers, nn.Linear(8, 2))
+        return normed(6, 2)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log("val/loss", self.loss(self(batch[0]), batch[1]))
@@ -111,11 +115,6 @@ def test_the_average_is_what_a_command_tests(train: Cli, cli: Cli) -> None:
     assert not (early.run / "swa.ckpt").exists()
 
 
-def normed(**_: Any) -> nn.Module:
-    layers = (nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 10))
-    return nn.Sequential(*layers)
-
-
 INTERRUPTED = (
     "callbacks=[checkpoint,swa,ema]", "callbacks.checkpoint.last_every_n_steps=3", "test=false",
     "callbacks.swa.start=0.4", "callbacks.swa.every_n_steps=2", "callbacks.swa.lr=0.01",
@@ -197,7 +196,11 @@ class ByHand(Small):
 
 @pytest.mark.parametrize(("start", "every", "most"), [(2, 2, None), (0.75, None, 18)])
 def test_two_optimizers_make_one_step_a_batch(
-    tmp_path: Path, start: float, every: int | None, most: int | None
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    start: float,
+    every: int | None,
+    most: int | None,
 ) -> None:
     """All that counts steps does the same for two optimizers as for one."""
 
@@ -207,10 +210,13 @@ def test_two_optimizers_make_one_step_a_batch(
         keeps = onecurve.BestAndLast(
             folder, save_last=True, save_top_k=0, last_every_n_steps=5, every_n_epochs=99
         )
+        lines = progress(refresh_rate=1, seconds_between_lines=0)
         steps = most * optimizers if most else -1
         options: Any = {"max_epochs": 8, "max_steps": steps, "enable_checkpointing": True}
-        fitted(ByHand(optimizers), swa, keeps, record, **options)
-        return swa.average.count, record.rates, record.saved
+        options["enable_progress_bar"] = True
+        fitted(ByHand(optimizers), swa, keeps, lines, record, **options)
+        shown = re.findall(r"step (\S+)", capsys.readouterr().out)
+        return swa.average.count, record.rates, record.saved, shown
 
     one = counted(1)
     assert counted(2) == one

@@ -1,40 +1,21 @@
-"""What the display of a run shows, in a terminal and in a file."""
+"""What the display of a run shows, and what else stops a run, or its schedules."""
 
 import json
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 from conftest import EPOCH, TINY, Cli, column
 from lightning.pytorch import Callback
-from others import CriticFirst, Samples
 from processes import Command, in_terminal
 from scripted import scripted
-from several_fits import quiet_trainer
-from torch.utils.data import DataLoader
-
-import onecurve
-from onecurve.callbacks.progress import progress
 
 
 def test_a_long_epoch_gets_lines_in_between(train: Cli) -> None:
     out = train("callbacks=[progress]", "callbacks.progress.seconds_between_lines=0").out
     assert len([line for line in out.splitlines() if line.startswith("epoch 1/2")]) > 10
-
-
-@pytest.mark.parametrize(("max_steps", "batches"), [(-1, 6), (4, 2)])
-def test_a_step_is_a_batch_to_a_task_of_two_optimizers(
-    capsys: pytest.CaptureFixture[str], max_steps: int, batches: int
-) -> None:
-    """Lightning counts the steps of both, and ends by them."""
-    lines: Any = progress(refresh_rate=1, seconds_between_lines=0)
-    options = {"max_epochs": 2, "max_steps": max_steps, "callbacks": [lines]}
-    trainer = quiet_trainer(onecurve.Single(), enable_progress_bar=True, **options)
-    trainer.fit(CriticFirst().double(), DataLoader(Samples(), 10))
-    shown = dict.fromkeys(re.findall(r"step (\S+)", capsys.readouterr().out))
-    assert list(shown) == [f"{step}/{batches}" for step in range(1, batches + 1)]
 
 
 @pytest.mark.slow
@@ -164,14 +145,33 @@ def test_a_schedule_that_waits_looks_when_there_is_a_validation(train: Cli) -> N
 
 
 def test_a_metric_that_is_not_due_is_not_called_unknown(cli: Cli) -> None:
-    early = (
-        "callbacks=[early_stopping]",
-        "+callbacks.early_stopping.check_on_train_epoch_end=true",
-    )
-    outcome = cli("train.py", *TINY, *early, "trainer.check_val_every_n_epoch=2")
+    early = "+callbacks.early_stopping.check_on_train_epoch_end=true"
+    typed = ("callbacks=[early_stopping]", early, "trainer.check_val_every_n_epoch=2")
+    outcome = cli("train.py", *TINY, *typed)
     assert outcome.status == 2
     (line,) = outcome.err.splitlines()
     assert line.startswith("error: monitor=val/acc: there was no validation yet (trainer.check_val")
     use = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
-    assert f"; use {use}; " in line
-    assert line.endswith(f"what was trained is saved: resume=last {use}")
+    assert line.endswith(f"; use {use}; what was trained is saved: resume=last {use}")
+
+
+@pytest.mark.parametrize("strategy", ["single", "pipeline"])
+def test_throughput_is_logged_and_summed_up(train: Cli, strategy: str) -> None:
+    outcome = train(
+        f"strategy={strategy}", "callbacks=[checkpoint,throughput,device_stats]",
+        "callbacks.throughput.every_n_steps=5", "callbacks.device_stats.cpu_stats=true",
+        "trainer.log_every_n_steps=5", "+task.example_shape=[2,1,8,8]",
+    )  # fmt: skip
+    speeds = column(outcome.run, "throughput/samples_per_second")
+    assert len(speeds) == 4
+    assert min(speeds) > 0
+    metrics = outcome.metrics
+    # A product and a sum for each weight of the mlp, forward and twice that backward.
+    state = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    weights = sum(value.numel() for name, value in state.items() if name.endswith("weight"))
+    speed = metrics["samples_per_second_in_training"]
+    assert metrics["flops_per_second"] == pytest.approx(speed * 3 * 2 * weights)
+    assert 2 * EPOCH * 64 / speed < metrics["seconds"] * 1.2
+    if strategy == "single":  # what warm ranks print is not read
+        assert "samples per second in training" in outcome.out
+    assert "DeviceStatsMonitor." in (outcome.run / "metrics.csv").read_text().splitlines()[0]

@@ -9,11 +9,10 @@ from conftest import ALL, FLOAT64, ROUNDING, Cli, column, largest_difference, on
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import BatchSizeFinder
 from PIL import Image
-from several_fits import Losses, Small, quiet_trainer
-from torch.utils.data import DataLoader, TensorDataset
+from several_fits import Losses, Small, data, quiet_trainer
+from torch.utils.data import DataLoader
 
 from onecurve import Single
-from onecurve.callbacks.lr_finder import suggestion
 
 PLAIN = (FLOAT64, "callbacks=[]", "trainer.max_epochs=1", "test=false")
 FINDER = (*PLAIN, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40")
@@ -36,37 +35,23 @@ def test_a_learning_rate_is_suggested(train: Cli, name: str) -> None:
     assert largest_difference(ours, theirs) <= ROUNDING
 
 
-def test_where_the_loss_falls_fastest() -> None:
-    rates = [10 ** (-6 + power / 10) for power in range(60)]
-    losses = [2.0] * 30 + [2.0 - 0.1 * step for step in range(10)] + [1.0] * 10 + [9.0] * 10
-    losses[35] -= 0.05
-    found = suggestion(rates, losses)
-    assert found is not None
-    assert rates[29] <= found <= rates[40]
-    assert suggestion(rates, [float(step) for step in range(60)]) is None
-
-
 class Batches(LightningDataModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.batch_size = 8
+    batch_size = 8
 
     def train_dataloader(self) -> DataLoader[Any]:
-        pairs = torch.arange(240.0).view(40, 6).sin(), torch.ones(40, 2)
-        return DataLoader(TensorDataset(*pairs), self.batch_size, shuffle=True)
+        return DataLoader(data(40).dataset, self.batch_size, shuffle=True)
 
 
 def test_the_largest_batch_is_that_of_a_plain_trainer(tmp_path: Path) -> None:
     """And so is the run, which trains with it."""
-    losses, sizes = [], []
+    losses = []
     for strategy in ("auto", Single()):
         torch.manual_seed(3)
-        data, loss = Batches(), Losses()
-        finder = BatchSizeFinder(init_val=4, max_val=16)
-        options: dict[str, Any] = {"callbacks": [finder, loss], "default_root_dir": tmp_path}
-        quiet_trainer(strategy, max_epochs=2, **options).fit(Small(), datamodule=data)
+        batches, loss = Batches(), Losses()
+        callbacks: Any = [BatchSizeFinder(init_val=4, max_val=16), loss]
+        options: Any = {"max_epochs": 2, "default_root_dir": tmp_path}
+        quiet_trainer(strategy, callbacks=callbacks, **options).fit(Small(), datamodule=batches)
         losses.append(loss.logged["train/loss"])
-        sizes.append(data.batch_size)
-    assert sizes == [16, 16]
+        assert batches.batch_size == 16
     assert losses[0] == losses[1]
     assert len(losses[0]) == 2 * 3

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,15 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import TINY, Cli, Outcome
 from lightning.pytorch import Callback, Trainer
 from processes import Command, nothing_stays_of
-from torch.utils.data import DataLoader
 from warm_ranks import RANKS
-
-from onecurve.batch.workers import keep_workers
-from onecurve.machine import SIGNALS
 
 
 class FailOnRank(Callback):
@@ -127,17 +121,6 @@ def test_a_signal_to_every_process_saves_and_ends_them(
     why = err.splitlines()[-1]
     assert json.loads(metrics.read_text()) == {"status": "interrupted", "stopped": why}
     assert nothing_stays_of(process.pid)
-
-
-def test_a_worker_that_still_imports_leaves_signals_to_its_rank() -> None:
-    others = multiprocessing.active_children()
-    loader = DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn")  # type: ignore[arg-type]
-    keep_workers(loader)
-    batches = iter(loader)
-    (worker,) = set(multiprocessing.active_children()) - {*others}
-    for number in SIGNALS:
-        subprocess.run(["kill", f"-{int(number)}", str(worker.pid)], check=True)
-    assert torch.cat(list(batches)).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("sweep", [(), ("-m", "seed=1,2")], ids=["run", "sweep"])

@@ -37,8 +37,6 @@ ORDINARY = "\n".join((TRAINER, FIT, TEST))
 NAMES = one_of_a_kind(["single", "ddp", "pipeline"], kept=["ddp"])
 each_strategy = pytest.mark.parametrize("strategy", NAMES)
 
-Write = Callable[..., None]
-
 
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
@@ -48,22 +46,12 @@ def scripts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def write(scripts: Path) -> Write:
-    """Write the lines of `train` after data and task are built."""
-
-    def to_file(*lines: str, name: str = "train.py") -> None:
-        body = indent(dedent("\n".join(lines)), "    ").strip()
-        (scripts / name).write_text(SCRIPT.replace("# BODY", body))
-
-    return to_file
-
-
-@pytest.fixture
-def trained(write: Write, cli: Cli, warm: Cli) -> Callable[..., Outcome]:
-    """A run of these lines, which must end with a status."""
+def trained(scripts: Path, cli: Cli, warm: Cli) -> Callable[..., Outcome]:
+    """A run of these lines, after data and task are built, which must end with a status."""
 
     def run(strategy: str, *lines: str, more: tuple[str, ...] = (), status: int = 0) -> Outcome:
-        write(*lines)
+        body = indent(dedent("\n".join(lines)), "    ").strip()
+        (scripts / "train.py").write_text(SCRIPT.replace("# BODY", body))
         typed = ("train.py", *TINY, FLOAT64, *STRATEGIES[strategy], *more)
         outcome = cli(*typed) if status else warm(*typed)
         assert outcome.status == status, outcome.err
@@ -107,10 +95,11 @@ def test_what_a_script_does_before_its_fit_and_after_its_test(
     assert f"plain of {int(strategy != 'single')}" in printed(outcome, strategy)
 
 
-def test_a_number_that_is_returned_is_what_a_sweep_compares(write: Write, cli: Cli) -> None:
-    write(TRAINER, FIT, "return -cfg.optimizer.lr")
-    swept = ("trainer.max_epochs=1", "test=false", "optimizer.lr=0.01,0.02")
-    grid = cli("train.py", "-m", *TINY, *swept)
+def test_a_number_that_is_returned_is_what_a_sweep_compares(
+    trained: Callable[..., Outcome],
+) -> None:
+    swept = ("-m", "trainer.max_epochs=1", "test=false", "optimizer.lr=0.01,0.02")
+    grid = trained("single", TRAINER, FIT, "return -cfg.optimizer.lr", more=swept)
     returned = [json.loads((run / "metrics.json").read_text())["returned"] for run in grid.runs]
     assert returned == [-0.01, -0.02]
     assert "-0.01" in grid.out
