@@ -1,16 +1,34 @@
-"""What the display of a run shows, and what else stops a run, or its schedules."""
+"""Callbacks: none changes what is trained but by what it is for, and each says what it does."""
 
 import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from conftest import EPOCH, TINY, Cli, column
-from lightning.pytorch import Callback
+from conftest import (
+    ALL,
+    EPOCH,
+    FLOAT64,
+    ROOT,
+    ROUNDING,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    one_of_a_kind,
+)
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.callbacks import BatchSizeFinder
+from PIL import Image
 from processes import Command, in_terminal
 from scripted import scripted
+from several_fits import Losses, Small, data, quiet_trainer
+from torch.utils.data import DataLoader
+
+from onecurve import Single
 
 
 def test_a_long_epoch_gets_lines_in_between(train: Cli) -> None:
@@ -175,3 +193,91 @@ def test_throughput_is_logged_and_summed_up(train: Cli, strategy: str) -> None:
     if strategy == "single":  # what warm ranks print is not read
         assert "samples per second in training" in outcome.out
     assert "DeviceStatsMonitor." in (outcome.run / "metrics.csv").read_text().splitlines()[0]
+
+
+# A search for the batch size trains with what it finds: see below.
+CALLBACKS = sorted(
+    path.stem
+    for path in (ROOT / "configs/callbacks").glob("*.yaml")
+    if path.stem != "batch_size_finder"
+)
+SHORT = ("trainer.max_epochs=1", "test=false")
+FEW = ("trainer.limit_train_batches=4", "trainer.limit_val_batches=1")
+# What a callback needs beside its name to do something in four steps.
+SET = {
+    "device_stats": ("callbacks.device_stats.cpu_stats=true",),
+    "gradient_accumulation": ("callbacks.gradient_accumulation.scheduling={0:1,4:2}",),
+    "lr_finder": ("callbacks.lr_finder.steps=20",),
+    "swa": ("callbacks.swa.start=0.5",),
+    # A figure costs more than the run.
+    "tensorboard": ("callbacks.tensorboard.images=4",),
+    "throughput": ("callbacks.throughput.every_n_steps=2",),
+    "wandb": ("callbacks.wandb.images=4",),
+}
+WITHOUT: dict[str, list[float]] = {}
+
+
+# Every fourth is in the same run; each is in one that is not long.
+CELLS = [(strategy, CALLBACKS[start::4]) for strategy in ALL for start in range(4)]
+QUICK = ("single", "ddp", "fsdp", "pipeline")
+KEPT = [(strategy, CALLBACKS[start::4]) for start, strategy in enumerate(QUICK)]
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "callbacks"), one_of_a_kind(CELLS, kept=KEPT), ids=str)
+def test_every_callback_under_every_strategy(
+    train: Cli, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, strategy: str, callbacks: list[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    options = [*ALL[strategy], *SHORT, *FEW]
+    if strategy not in WITHOUT:
+        WITHOUT[strategy] = column(train(*options, "callbacks=[]").run, "train/loss")
+    options += [f"callbacks=[{','.join(callbacks)}]"]
+    outcome = train(*options, *[option for name in callbacks for option in SET.get(name, ())])
+    assert "Traceback" not in outcome.err
+    curve = column(outcome.run, "train/loss")
+    assert len(curve) == 4
+    # Training is what it is without. A rank draws nothing, so it is so to the last bit.
+    assert largest_difference(curve, WITHOUT[strategy]) == 0.0
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(
+    "name", one_of_a_kind(["single", "pipeline", "shard x tensor"], kept=["single"])
+)
+def test_a_learning_rate_is_suggested(train: Cli, name: str) -> None:
+    """Afterwards the run is the one without, as if nothing had been tried."""
+    options = (*ALL[name], *SHORT, FLOAT64)
+    finder = ("callbacks=[lr_finder]", "callbacks.lr_finder.steps=40")
+    with_finder, without = train(*options, *finder), train(*options, "callbacks=[]")
+    found = with_finder.metrics["suggested_lr"]
+    assert 1e-4 < found < 0.5
+    said = f"lr_finder: optimizer.lr={found:.3g} ({with_finder.run}/lr_finder.png)\n"
+    if name == "single":  # what warm ranks print is not read
+        assert said in with_finder.out
+    assert Image.open(with_finder.run / "lr_finder.png").width > 300
+    ours, theirs = (column(outcome.run, "train/loss") for outcome in (with_finder, without))
+    assert largest_difference(ours, theirs) <= ROUNDING
+
+
+class Batches(LightningDataModule):
+    batch_size = 8
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(data(40).dataset, self.batch_size, shuffle=True)
+
+
+def test_the_largest_batch_is_that_of_a_plain_trainer(tmp_path: Path) -> None:
+    """And so is the run, which trains with it."""
+    losses = []
+    for strategy in ("auto", Single()):
+        torch.manual_seed(3)
+        batches, loss = Batches(), Losses()
+        callbacks: Any = [BatchSizeFinder(init_val=4, max_val=16), loss]
+        options: Any = {"max_epochs": 2, "default_root_dir": tmp_path}
+        quiet_trainer(strategy, callbacks=callbacks, **options).fit(Small(), datamodule=batches)
+        losses.append(loss.logged["train/loss"])
+        assert batches.batch_size == 16
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 2 * 3

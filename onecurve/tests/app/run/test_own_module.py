@@ -1,6 +1,7 @@
 """A newcomer's own module with Lightning's usual names, and the mistakes that people make in it."""
 
 import re
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, Cli
-from lightning.pytorch import LightningModule
+from conftest import ROOT, TINY, Cli, column
+from lightning.pytorch import LightningDataModule, LightningModule
 from several_fits import Case, Small, alone, fits_in_ranks
 from small.digits import Digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
+from zoo.data import pairs
+from zoo.tasks import Plain
 
 import onecurve
 from onecurve.app.metric_names import better
@@ -259,3 +262,92 @@ def test_no_library_s_inside_is_shown(cli: Cli, kind: type[Mine]) -> None:
     assert trace.splitlines()[-1].endswith(last if kind is BackwardTwice else ".mean())`")
     assert "of the run" not in (outcome.run / "logs/rank_0.log").read_text()
     assert (outcome.run / "logs/rank_0.log").read_text().count("  File ") > 20
+
+
+# A task that makes its own network needs no `model`, nor data that have channels
+
+
+class Rows(LightningDataModule):
+    """A table."""
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def loader(self) -> DataLoader[Any]:
+        return DataLoader(pairs(64), batch_size=self.batch_size)
+
+    train_dataloader = val_dataloader = test_dataloader = loader
+
+
+class NoArguments(LightningModule):
+    """Whose parts are all its own, and that has no `__init__`."""
+
+    forward, loss, parts = Plain.forward, Plain.loss, Plain.parts
+    training_step, validation_step = Plain.training_step, Plain.validation_step
+    configure_optimizers = Plain.configure_optimizers
+
+    def configure_model(self) -> None:
+        if not hasattr(self, "net"):
+            self.net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+class OwnNetwork(Plain):
+    """As people write one."""
+
+    test_step = Plain.validation_step
+
+    def __init__(self, optimizer: Any, width: int = 4) -> None:
+        super().__init__()
+        self.net[-1] = nn.Sequential(nn.Linear(6, width), nn.Linear(width, 2))
+        self.build_optimizer = optimizer
+
+    def configure_optimizers(self) -> Any:
+        return self.build_optimizer(self.parameters())
+
+
+TARGET = "_target_: test_own_module.OwnNetwork\n"
+FILES = {
+    "data/rows": "# A table.\n_target_: test_own_module.Rows\nbatch_size: 16\n",
+    "task/own": f"# Makes its network.\n{TARGET}width: 8\n",
+    "task/bare": "# Makes all.\n_target_: test_own_module.NoArguments\n",
+    "task/wide": f"# Reads.\n{TARGET}width: ${{model.hidden[0]}}\n",
+}
+OF_ROWS = (
+    *("data=rows", "monitor=val/loss", "mode=min", "trainer.max_epochs=1", "logger=csv"),
+    *("callbacks=[checkpoint]", "test=false"),
+)
+
+
+@pytest.fixture
+def script(tmp_path_factory: pytest.TempPathFactory) -> str:
+    project = tmp_path_factory.mktemp("project")
+    shutil.copytree(ROOT, project, dirs_exist_ok=True)
+    for name, text in FILES.items():
+        (project / f"configs/{name}.yaml").write_text(text)
+    return str(project / "train.py")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "task=own ~model ~init ~scheduler optimizer=sgd",
+        "task=bare",
+        "task=bare ~model ~optimizer",
+        "task=wide model=mlp model.in_channels=3 model.image_size=1 model.num_classes=1",
+    ],
+)
+def test_what_a_task_takes_is_all_that_a_run_needs(warm: Cli, script: str, typed: str) -> None:
+    outcome = warm(script, *typed.split(), *OF_ROWS, "data.batch_size=8")
+    assert len(column(outcome.run, "train/loss")) == 8
+
+
+def test_a_run_without_a_model_goes_on_and_is_measured(warm: Cli, script: str) -> None:
+    """What was typed for nothing is named."""
+    first = warm(script, "task=own", "model=mlp", "init=xavier", *OF_ROWS)
+    line = "model=mlp init=xavier: not used, as the task takes no network; leave it out"
+    assert first.err.splitlines() == [line]
+    warm(script, "task=own", *OF_ROWS, "resume=last", "trainer.max_epochs=2")
+    assert len(column(first.run, "train/loss")) == 8
+    checkpoint = first.run / "checkpoints/last.ckpt"
+    warm(script.replace("train.py", "evaluate.py"), f"checkpoint={checkpoint}")

@@ -9,27 +9,13 @@ import pytest
 from conftest import TINY, Cli
 from scripted import scripted
 from small_sweep import make_job, spreadsheet
-from torch import nn
 
 from onecurve.app.run import script
 from onecurve.app.run.record import override, text_of
 from onecurve.app.sweep.report import write_report
-from onecurve.callbacks.model_summary import LayerTable
-from onecurve.strategies.tensor.plan import report_plan
 
 # To rich a style, the end of one that was never begun, and a picture.
 NAME = "f[bold]:cat:[/cat]"
-
-
-def test_names_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of layers; those of metrics, paths and errors below."""
-    columns = [("Name", [NAME]), ("Type", [NAME]), ("Params", ["1"])]
-    LayerTable.summarize(columns, 1, 1, 0.1)
-    assert capsys.readouterr().out.count(NAME) == 2
-    network: Any = nn.Sequential()
-    network.add_module(NAME, nn.Linear(2, 2))
-    report_plan(network, {NAME: "colwise"}, size=2)
-    assert NAME in capsys.readouterr().out
 
 
 def test_a_sweep_says_what_stopped_a_job(
