@@ -194,13 +194,9 @@ class ByHand(Small):
         return [torch.optim.SGD(part, lr=0.1) for part in parts]
 
 
-@pytest.mark.parametrize(("start", "every", "most"), [(2, 2, None), (0.75, None, 18)])
+@pytest.mark.parametrize(("start", "every", "most"), [(2, 2, 99), (0.75, None, 18)])
 def test_two_optimizers_make_one_step_a_batch(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    start: float,
-    every: int | None,
-    most: int | None,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], start: float, every: Any, most: int
 ) -> None:
     """All that counts steps does the same for two optimizers as for one."""
 
@@ -210,11 +206,10 @@ def test_two_optimizers_make_one_step_a_batch(
         keeps = onecurve.BestAndLast(
             folder, save_last=True, save_top_k=0, last_every_n_steps=5, every_n_epochs=99
         )
-        lines = progress(refresh_rate=1, seconds_between_lines=0)
-        steps = most * optimizers if most else -1
-        options: Any = {"max_epochs": 8, "max_steps": steps, "enable_checkpointing": True}
-        options["enable_progress_bar"] = True
-        fitted(ByHand(optimizers), swa, keeps, lines, record, **options)
+        callbacks = (swa, keeps, progress(refresh_rate=1, seconds_between_lines=0), record)
+        options: Any = {"max_epochs": 8, "max_steps": most * optimizers}
+        options |= {"enable_checkpointing": True, "enable_progress_bar": True}
+        fitted(ByHand(optimizers), *callbacks, **options)
         shown = re.findall(r"step (\S+)", capsys.readouterr().out)
         return swa.average.count, record.rates, record.saved, shown
 

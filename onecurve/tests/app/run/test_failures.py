@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Cli, Outcome
+from conftest import TINY, Cli, Outcome, one_of_a_kind
 from lightning.pytorch import Callback, Trainer
 from processes import Command, nothing_stays_of
 from warm_ranks import RANKS
@@ -95,15 +95,11 @@ def test_a_killed_rank_ends_the_others(cli: Cli) -> None:
     assert not agent.isEnabledFor(logging.ERROR)
 
 
+SENT = [("single", signal.SIGUSR1), ("ddp", signal.SIGTERM), ("pipeline", signal.SIGINT)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "sent"),
-    [
-        ("single", signal.SIGUSR1),
-        ("ddp", signal.SIGTERM),
-        pytest.param("pipeline", signal.SIGINT, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "sent"), one_of_a_kind(SENT, kept=SENT[:2]))
 def test_a_signal_to_every_process_saves_and_ends_them(
     start: Callable[..., Command], tmp_path: Path, strategy: str, sent: signal.Signals
 ) -> None:

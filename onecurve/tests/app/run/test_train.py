@@ -12,8 +12,6 @@ import yaml
 from conftest import EPOCH, TINY, Cli, Refused, column
 from processes import Command, nothing_stays_of
 
-from onecurve.app.run.record import lock_run
-
 RUN_FILES = (
     *(".hydra", "checkpoints/best.ckpt", "checkpoints/last.ckpt", "config.yaml"),
     *("environment.json", "logs/rank_0.log", "metrics.csv", "metrics.json"),
@@ -95,11 +93,6 @@ def test_resuming_from_something_else_is_refused(
 # The directory, and the newest of a project's runs
 
 
-def everything(folder: Path) -> dict[str, bytes]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path): path.read_bytes() for path in files}
-
-
 def test_nobody_joins_a_run_that_trains(
     cli: Cli, refused: Refused, tmp_path: Path, start: Callable[..., Command]
 ) -> None:
@@ -107,10 +100,13 @@ def test_nobody_joins_a_run_that_trains(
     live = start(*TINY, *slow, "strategy=ddp")
     live.wait_for_line("epoch 3/")
     (run,) = tmp_path.glob("runs/*/*")
+    written = [run / name for name in ("config.yaml", "environment.json", ".hydra/overrides.yaml")]
+    before = [file.read_text() for file in written]
     for typed in ("resume=last", f"resume={run}", f"hydra.run.dir={run}"):
-        line = refused("train.py", typed)
+        line = refused("train.py", typed, "seed=2")
         assert line.startswith(f"error: {typed}: process {live.pid} on ")
         assert str(run) in line
+    assert [file.read_text() for file in written] == before
     # Once it is gone, however it went, so are its ranks, and its run is free.
     os.kill(live.pid, signal.SIGKILL)
     assert nothing_stays_of(live.pid)
@@ -118,19 +114,6 @@ def test_nobody_joins_a_run_that_trains(
     more = ("strategy=single", f"trainer.max_epochs={epochs}", "test=false")
     assert cli("train.py", "resume=last", *more).status == 0
     assert len(column(run, "train/loss")) == EPOCH * epochs
-
-
-def test_nothing_is_written_into_a_directory_that_is_taken(
-    refused: Refused, train: Cli, tmp_path: Path
-) -> None:
-    run = train(*SHORT, "-m", "seed=1,2").runs[-1]
-    lock = lock_run(run)
-    assert lock is not None
-    before = everything(tmp_path)
-    line = refused("train.py", f"resume={run}", "trainer.max_epochs=2")
-    assert everything(tmp_path) == before
-    assert f"process {os.getpid()} on " in line
-    lock.release()
 
 
 @pytest.mark.long
