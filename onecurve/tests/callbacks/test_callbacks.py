@@ -26,6 +26,7 @@ from PIL import Image
 from processes import Command, in_terminal
 from scripted import scripted
 from several_fits import Losses, Small, data, quiet_trainer
+from small.task import Classification
 from torch.utils.data import DataLoader
 
 from onecurve import Single
@@ -95,27 +96,46 @@ def test_early_stopping_goes_by_the_newest_validation(train: Cli, cli: Cli, warm
     assert json.loads((run / "metrics.json").read_text())["global_step"] == 6
 
 
-@pytest.mark.parametrize(
-    ("key", "typed"),
-    [
-        ("monitor", ("callbacks=[checkpoint]",)),
-        ("callbacks.early_stopping.monitor", ("callbacks=[early_stopping]", "strategy=ddp")),
-    ],
-)
-def test_the_first_validation_shows_a_metric_that_nothing_logs(
-    cli: Cli, warm: Cli, key: str, typed: tuple[str, ...]
+class Silent(Classification):
+    def validation_step(self, *_: Any) -> None:
+        pass
+
+
+LOGS = "nothing logs a metric of that name; Classification logs train/loss, val/acc, val/loss"
+STOP = "callbacks.early_stopping"
+# What is typed, how the line begins, and what it proposes.
+FIRST_EPOCH = [
+    ("monitor=val/map", f"monitor=val/map: {LOGS}", "monitor=val/acc mode=max"),
+    (
+        f"callbacks=[early_stopping] {STOP}.monitor=val/map strategy=ddp",
+        f"{STOP}.monitor=val/map: {LOGS}",
+        f"{STOP}.monitor=val/acc {STOP}.mode=max",
+    ),
+    (
+        "task._target_=test_callbacks.Silent",
+        "monitor=val/acc: nothing logs a metric of that name; Silent logs train/loss",
+        "monitor=train/loss mode=min",
+    ),
+    (
+        "callbacks=[early_stopping] trainer.check_val_every_n_epoch=2 "
+        f"+{STOP}.check_on_train_epoch_end=true",
+        "monitor=val/acc: there was no validation yet (trainer.check_val_every_n_epoch=2, ",
+        "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("typed", "line", "proposed"), FIRST_EPOCH)
+def test_the_first_epoch_decides_whether_a_metric_is_logged_and_is_not_lost(
+    cli: Cli, warm: Cli, typed: str, line: str, proposed: str
 ) -> None:
-    """Once the first epoch has decided, as a whole validation alone may log it."""
-    outcome = cli("train.py", *TINY, *typed, f"{key}=val/map")
+    outcome = cli("train.py", *TINY, *typed.split())
     assert outcome.status == 2
     assert "Traceback" not in outcome.err
-    line = outcome.err.splitlines()[-1]
-    assert line.startswith(f"error: {key}=val/map: nothing logs a metric of that name; ")
-    other = f"{key}=val/acc {key.removesuffix('monitor')}mode=max"
-    assert f"logs train/loss, val/acc, val/loss; use {other}; " in line
-    assert line.endswith(f"what was trained is saved: resume=last {other}")
-    # Not an epoch is lost.
-    again = warm("train.py", "resume=last", f"{key}=val/acc")
+    end = outcome.err.splitlines()[-1]
+    assert end.startswith(f"error: {line}")
+    assert end.endswith(f"; use {proposed}; what was trained is saved: resume=last {proposed}")
+    again = warm("train.py", "resume=last", *proposed.split())
     assert "from last.ckpt" in again.out
     assert len(column(outcome.run, "train/loss")) == 2 * EPOCH
 
@@ -160,17 +180,6 @@ def test_a_schedule_that_waits_looks_when_there_is_a_validation(train: Cli) -> N
     rates = column(outcome.run, "lr-AdamW")
     assert rates[:4] == [rates[0]] * 4
     assert rates[4:] == [pytest.approx(rates[0] / 10)]
-
-
-def test_a_metric_that_is_not_due_is_not_called_unknown(cli: Cli) -> None:
-    early = "+callbacks.early_stopping.check_on_train_epoch_end=true"
-    typed = ("callbacks=[early_stopping]", early, "trainer.check_val_every_n_epoch=2")
-    outcome = cli("train.py", *TINY, *typed)
-    assert outcome.status == 2
-    (line,) = outcome.err.splitlines()
-    assert line.startswith("error: monitor=val/acc: there was no validation yet (trainer.check_val")
-    use = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
-    assert line.endswith(f"; use {use}; what was trained is saved: resume=last {use}")
 
 
 @pytest.mark.parametrize("strategy", ["single", "pipeline"])

@@ -115,11 +115,6 @@ class Unvalidated(Mine):
     validation_step = LightningModule.validation_step  # type: ignore[assignment]
 
 
-class Silent(Mine):
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.model(batch[0])
-
-
 NOTHING = "nothing logs a metric of that name; Mine logs val_acc, val_loss;"
 WHOLE = "; or, if only a whole validation logs it, trainer.num_sanity_val_steps=0"
 OWN = (*TINY, "task._target_=test_own_module.Mine", "test=false", "trainer.num_sanity_val_steps=1")
@@ -145,13 +140,6 @@ def test_a_metric_that_validation_does_not_log_is_known_before_the_first_epoch(
     assert outcome.err.splitlines()[-1].startswith(f"error: {line}")
     assert outcome.err.endswith(f"{WHOLE}\n")
     assert outcome.runs == []
-
-
-def test_a_metric_of_training_is_proposed_where_validation_logs_none(cli: Cli) -> None:
-    (*_, end) = cli("train.py", *OWN, "task._target_=test_own_module.Silent").err.splitlines()
-    told = "nothing logs a metric of that name; Silent logs train_loss; use "
-    assert f"monitor=val/acc: {told}" in end
-    assert end.endswith("is saved: resume=last monitor=train_loss mode=min")
 
 
 def test_a_run_without_a_validation_has_no_best_weights(cli: Cli) -> None:
