@@ -9,7 +9,6 @@ import warm_ranks
 from conftest import ROUNDING, largest_difference
 from lightning.pytorch import seed_everything
 from several_fits import LIGHTNING, Losses, quiet_trainer
-from torch.utils._pytree import tree_flatten
 from zoo import data, tasks
 
 import onecurve
@@ -19,67 +18,54 @@ from onecurve.machine import unchanged_environment
 WINDOWS: dict[str, tuple[Any, int, Any, Any]] = {
     # Windows of 4, 4, 4, 4 and of 4, 1 samples.
     "uneven": (tasks.MetricInTraining, 4, partial(data.plain, 4), partial(data.plain, 16)),
-    "a stream": (
-        partial(tasks.Optimized, "SGD"), 4, partial(data.stream, 4), partial(data.stream, 16)
-    ),
     "no loader": (tasks.Plain, 2, partial(data.NoLoader, 9, 1, 11), partial(data.NoLoader, 10, 11)),
     "by weight": (tasks.PaddedWeighed, 3, data.tokens, partial(data.tokens, data.SAMPLES)),
-}  # fmt: skip
-CLIPS = {"gradient_clip_val": 0.1}
+}
+Numbers = list[float]
 
 
-def trained(task: Any, loader: Any, strategy: Any, devices: int, **options: Any) -> dict[str, Any]:
-    """Two epochs in float64: losses of the batches, metrics of the last epoch, weights."""
+def trained(task: Any, loader: Any, strategy: Any, devices: int = 1, accumulated: int = 1) -> Any:
+    """Two epochs: losses of batches; metrics of the last epoch, and weights."""
     seed_everything(1, verbose=False)
     record = Losses()
-    options = {"max_epochs": 2, "precision": "64-true", "callbacks": [record], **options}
-    trainer = quiet_trainer(strategy, devices, **options)
+    trainer = quiet_trainer(
+        strategy, devices, max_epochs=2, precision="64-true", callbacks=[record],
+        accumulate_grad_batches=accumulated, gradient_clip_val=0.1,
+    )  # fmt: skip
     trainer.fit(task(), loader)
-    weights = trainer.strategy.lightning_module_state_dict()
-    return {
-        "losses": record.logged.get("train/loss_step", record.logged["train/loss"]),
-        "metrics": {
-            name: value.item()
-            for name, value in trainer.callback_metrics.items()
-            if name.endswith(("_epoch", "/mean"))
-        },
-        "weights": {name: torch.as_tensor(value).tolist() for name, value in weights.items()},
-    }
+    of_epoch = [name for name in trainer.callback_metrics if name.endswith(("_epoch", "/mean"))]
+    rest = [trainer.callback_metrics[name] for name in of_epoch]
+    rest += [
+        torch.as_tensor(each) for each in trainer.strategy.lightning_module_state_dict().values()
+    ]
+    losses = record.logged.get("train/loss_step", record.logged["train/loss"])
+    return losses, torch.cat([each.flatten() for each in rest]).tolist()
 
 
-def accumulated(strategy: Any, devices: int) -> dict[str, Any]:
+def accumulated(strategy: Any, devices: int) -> dict[str, tuple[Numbers, Numbers]]:
     return {
-        name: trained(task, made(), strategy(), devices, accumulate_grad_batches=number, **CLIPS)
+        name: trained(task, made(), strategy(), devices, number)
         for name, (task, number, made, _) in WINDOWS.items()
     }
-
-
-def assert_equal(result: dict[str, Any], expected: dict[str, Any]) -> None:
-    (numbers, spec), (others, spec_of_others) = tree_flatten(result), tree_flatten(expected)
-    assert spec == spec_of_others
-    assert largest_difference(others, numbers) <= ROUNDING
 
 
 @pytest.mark.compares
 def test_accumulated_batches_make_the_step_of_one() -> None:
     with unchanged_environment(LIGHTNING):
         single = accumulated(onecurve.Single, 1)
-        expected = {
-            name: trained(task, whole(), "auto", 1, **CLIPS)
-            for name, (task, _, _, whole) in WINDOWS.items()
+        whole = {
+            name: trained(task, made(), "auto") for name, (task, _, _, made) in WINDOWS.items()
         }
     ranks = warm_ranks.run(accumulated, onecurve.DDP, 2)
-    for name in WINDOWS:
-        assert_equal(ranks[name], single[name])
-        # What is logged by step is of another batch.
-        both = ({**run[name], "losses": []} for run in (single, expected))
-        assert_equal(*both)
+    for name, (losses, rest) in single.items():
+        assert largest_difference(losses, ranks[name][0]) <= ROUNDING
+        assert largest_difference(rest, ranks[name][1]) <= ROUNDING
+        assert largest_difference(whole[name][1], rest) <= ROUNDING
 
 
 def test_a_batch_that_is_skipped_does_not_count_among_those_accumulated() -> None:
-    last_of_four = partial(tasks.Skips, 3), data.NoLoader(4, 4, 4, 4, 5)
-    alone = partial(tasks.Skips, 1), data.NoLoader(12, 4, 5)
     with unchanged_environment(LIGHTNING):
-        found = trained(*last_of_four, onecurve.Single(), 1, accumulate_grad_batches=4)["weights"]
-        expected = trained(*alone, onecurve.Single(), 1)["weights"]
-    assert_equal(found, expected)
+        last_of_four = partial(tasks.Skips, 3), data.NoLoader(4, 4, 4, 4, 5)
+        _, found = trained(*last_of_four, onecurve.Single(), accumulated=4)
+        _, expected = trained(partial(tasks.Skips, 1), data.NoLoader(12, 4, 5), onecurve.Single())
+    assert largest_difference(expected, found) <= ROUNDING

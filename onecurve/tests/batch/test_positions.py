@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import pytest
@@ -13,7 +13,7 @@ from conftest import one_of_a_kind
 from lightning.pytorch.callbacks import EarlyStopping
 from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from zoo import data
 
 import onecurve
@@ -45,22 +45,12 @@ class Events(L.LightningModule):
     def on_train_epoch_end(self) -> None:
         self.seen.append(("ends", self.current_epoch))
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["happened"] = len(self.seen)
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         assert self.trainer.estimated_stepping_batches  # asks for the loaders early
         return torch.optim.SGD(self.parameters(), 0.01)
-
-
-class Notes(Saves):
-    """Saves in a hook of an epoch, and notes how much had happened."""
-
-    def __init__(self, file: Path, hook: str, batch: int | None = None, epoch: int = 1) -> None:
-        super().__init__(file, hook, epoch, batch)
-
-    def save(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
-        happened = len(trainer.lightning_module.seen)  # type: ignore[arg-type]
-        if not self.is_done:
-            super().save(trainer)
-            self.happened = happened
 
 
 def rows() -> DataLoader[Any]:
@@ -72,7 +62,6 @@ def fitted(
     *callbacks: L.Callback,
     strategy: Callable[[], Any] = onecurve.Single,
     devices: int = 1,
-    task: type[Events] = Events,
     loader: Callable[[], Any] = rows,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
@@ -81,9 +70,14 @@ def fitted(
     trainer = quiet_trainer(strategy(), devices, callbacks=[stops, *callbacks], **options)
     val = DataLoader(TensorDataset(torch.arange(4.0)), 2)
     torch.manual_seed(1)
-    one, train = task(), loader()
+    one, train = Events(), loader()
     trainer.fit(one, train, val, ckpt_path=resume)
     return [*one.seen, ("waited", stops.wait_count)]
+
+
+def after(file: Path, whole: list[tuple[Any, ...]], again: int = 0) -> list[tuple[Any, ...]]:
+    """What happened after a checkpoint, and what is to happen again."""
+    return whole[torch.load(file, weights_only=True)["happened"] - again :]
 
 
 def trained(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -98,15 +92,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "accumulated": {"val_check_interval": 2, "accumulate_grad_batches": 2},
     "steps": {"val_check_interval": 2, "max_steps": EPOCHS * BATCHES},
 }
+# Where in the second epoch.
 HOOKS = {
-    "a step": ("on_train_batch_end", 0),
-    "a step before a validation": ("on_train_batch_end", 1),
-    "the last step": ("on_train_batch_end", BATCHES - 1),
-    "before a validation": ("on_validation_start", None),
-    "inside a validation": ("on_validation_batch_end", None),
-    "after a validation": ("on_validation_end", None),
-    "the end of an epoch": ("on_train_epoch_end", None),
-    "the start of an epoch": ("on_train_epoch_start", None),
+    "a step": ("on_train_batch_end", 1, 0),
+    "a step before a validation": ("on_train_batch_end", 1, 1),
+    "the last step": ("on_train_batch_end", 1, BATCHES - 1),
+    "before a validation": ("on_validation_start", 1),
+    "inside a validation": ("on_validation_batch_end", 1),
+    "after a validation": ("on_validation_end", 1),
+    "the end of an epoch": ("on_train_epoch_end", 1),
+    "the start of an epoch": ("on_train_epoch_start", 1),
 }
 # What had happened, and happens again, because it is not complete.
 AGAIN = {
@@ -124,15 +119,14 @@ KEPT = [cell for cell in ALL if cell[0] in ("inside", "accumulated") or cell[1] 
 
 @pytest.mark.parametrize(("name", "where"), one_of_a_kind(ALL, kept=KEPT))
 def test_a_resumed_run_is_the_rest_of_one_run(name: str, where: str, tmp_path: Path) -> None:
-    saves = Notes(tmp_path / "one.ckpt", *HOOKS[where])
-    whole = fitted(None, saves, **OPTIONS[name])
+    file = tmp_path / "one.ckpt"
+    whole = fitted(None, Saves(file, *HOOKS[where]), **OPTIONS[name])
     assert len(whole) > EPOCHS * BATCHES
-    if not saves.file.exists():
+    if not file.exists():
         assert "validation" in where
         assert not [each for each in whole if each[:2] == ("val", 1)]
         return
-    rest = fitted(saves.file, **OPTIONS[name])
-    assert rest == whole[saves.happened - AGAIN.get(where, 0) :]
+    assert fitted(file, **OPTIONS[name]) == after(file, whole, AGAIN.get(where, 0))
 
 
 class Stops(L.Callback):
@@ -168,138 +162,42 @@ def test_files_are_those_of_plain_lightning(where: str, tmp_path: Path) -> None:
     """It validates first where that was due, and has as many steps, if not the same samples."""
     plain = partial(fitted, strategy=lambda: "auto", **OPTIONS["inside"])
     ours = partial(fitted, **OPTIONS["inside"])
-    saves = Notes(tmp_path / "ours.ckpt", *HOOKS[where])
-    whole = ours(None, saves)
-    assert without_samples(plain(saves.file)) == without_samples(whole[saves.happened :])
-    of_plain = Notes(tmp_path / "plain.ckpt", *HOOKS[where])
-    plain(None, of_plain)
-    assert "resume" not in torch.load(of_plain.file, weights_only=True)
-    assert without_samples(ours(of_plain.file)) == without_samples(plain(of_plain.file))
+    file, of_plain = tmp_path / "ours.ckpt", tmp_path / "plain.ckpt"
+    whole = ours(None, Saves(file, *HOOKS[where]))
+    assert without_samples(plain(file)) == without_samples(after(file, whole))
+    plain(None, Saves(of_plain, *HOOKS[where]))
+    assert "resume" not in torch.load(of_plain, weights_only=True)
+    assert without_samples(ours(of_plain)) == without_samples(plain(of_plain))
 
 
 def without_samples(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [event[:4] for event in events[:-1]]
 
 
-class Two(Events):
-    """Of two loaders; its steps draw."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        torch.rand(())
-        return super().training_step([torch.cat([batch["a"][0], batch["b"][0]])], batch_idx)
-
-
-class ByEpoch(Sampler[int]):
-    """Begins with the sample of the epoch's number, in processes that read."""
-
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return 8
-
-    def __iter__(self) -> Any:
-        return iter([(self.epoch + number) % 8 for number in range(8)])
-
-
-def of_torchdata(workers: int) -> Any:
-    loader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-    return loader(data.StatefulEpochs(), 4, num_workers=workers)
-
-
-def own_generators() -> dict[str, DataLoader[Any]]:
-    samples = TensorDataset(torch.arange(2.0 * BATCHES))
-    return {
-        name: DataLoader(samples, 2, shuffle=True, generator=torch.Generator().manual_seed(seed))
-        for name, seed in (("a", 1), ("b", 2))
-    }
-
-
-def of_two_lengths() -> dict[str, DataLoader[Any]]:
-    """The shorter one starts again in an order that follows on what steps have drawn."""
-    samples = TensorDataset(torch.arange(4.0))
-    return {"a": rows(), "b": DataLoader(samples, 2, shuffle=True)}
-
-
-class Batches(list[Any]):
-    """Batches as they come."""
-
-
-class Resumed(NamedTuple):
-    """Data with which a run resumes inside an epoch: after which batch, and what is said."""
-
-    loader: Callable[[], Any]
-    task: type[Events] = Events
-    epoch: int = 0
-    batch: int = 1
-    said: str = ""
-
-
-WORKERS_STAY = partial(
-    DataLoader, data.pairs(), 4, shuffle=True, num_workers=1, persistent_workers=True
-)
-READ_AGAIN = "resume: {} cannot restore its position; 2 batches are read again and dropped"
-# Others resume in the table of tests/parity, in their second epoch.
-DATA = {
-    "torchdata": Resumed(partial(of_torchdata, 0)),
-    "torchdata with workers": Resumed(partial(of_torchdata, 2)),
-    # They draw no seed for an epoch that is not their first one.
-    "workers that stay": Resumed(WORKERS_STAY, epoch=1),
-    "workers that stay, at the end": Resumed(WORKERS_STAY, epoch=1, batch=-1),
-    "a stream": Resumed(data.stream, said="Stream"),
-    "a stream with workers": Resumed(
-        lambda: DataLoader(data.Stream(), 4, num_workers=2), said="Stream"
-    ),
-    "batches": Resumed(lambda: Batches(data.plain()), said="Batches"),
-    "a sampler that is told the epoch before workers read": Resumed(
-        lambda: DataLoader(range(8), 8, sampler=ByEpoch(), num_workers=1),
-        batch=0,  # type: ignore[arg-type]
-    ),
-    "generators of their own": Resumed(own_generators, Two),
-    "generators of their own, later": Resumed(own_generators, Two, batch=2),
-    "two lengths": Resumed(of_two_lengths, Two),
-    "two lengths, later": Resumed(of_two_lengths, Two, batch=2),
-}
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_a_run_resumes_inside_an_epoch_with_any_data(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = DATA[name]
-    saves = Notes(tmp_path / "one.ckpt", "on_train_batch_end", row.batch, row.epoch)
-    fit = partial(fitted, loader=row.loader, task=row.task, max_epochs=3)
-    whole = fit(None, saves)
-    capsys.readouterr()
-    assert fit(saves.file) == whole[saves.happened :]
-    said = capsys.readouterr().out
-    assert said.count("read again") == said.count(READ_AGAIN.format(row.said)) == bool(row.said)
-
-
 def streams_by_ranks(file: Path) -> list[Any]:
     """What two ranks train on: a whole run, the rest of that of one process, and of their own."""
     made = partial(fitted, strategy=onecurve.DDP, devices=2, loader=data.stream, max_epochs=2)
     of_one = trained(made(file))
-    saves = Notes(file, "on_train_batch_end", 1, 0)
-    return [trained(made(None, saves)), of_one, trained(made(file))]
+    whole = made(None, Saves(file, "on_train_batch_end", 0, 1))
+    return [trained(whole), of_one, trained(made(file))]
 
 
-def test_ranks_read_a_stream_again(tmp_path: Path) -> None:
+def test_a_stream_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, single = tmp_path / "one.ckpt", partial(fitted, loader=data.stream, max_epochs=2)
-    whole = trained(single(None, Notes(file, "on_train_batch_end", 1, 0)))
+    whole = trained(single(None, Saves(file, "on_train_batch_end", 0, 1)))
     of_ranks, *rests = warm_ranks.run(streams_by_ranks, file)
     for rest in rests:
         assert rest == of_ranks[2:]
     assert trained(single(file)) == whole[2:]
+    line = "resume: Stream cannot restore its position; 2 batches are read again and dropped"
+    assert capsys.readouterr().out.count(line) == 1
 
 
 def test_other_loaders_are_rejected_inside_an_epoch(tmp_path: Path) -> None:
     file = tmp_path / "one.ckpt"
-    fitted(None, Notes(file, "on_train_batch_end", 1))
+    fitted(None, Saves(file, "on_train_batch_end", 1, 1))
     with pytest.raises(onecurve.UserError, match=r"with 1 training loaders, and there are 2; give"):
-        fitted(file, loader=of_two_lengths, task=Two)
+        fitted(file, loader=lambda: [rows(), rows()])
     with pytest.raises(onecurve.UserError, match=r"after \d+ samples in \d+ batches, which"):
         fitted(file, loader=lambda: DataLoader(rows().dataset, 3, shuffle=True))
 
@@ -307,11 +205,10 @@ def test_other_loaders_are_rejected_inside_an_epoch(tmp_path: Path) -> None:
 def test_loaders_that_are_reloaded_may_draw_otherwise_as_a_line_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loader = DataLoader(TensorDataset(torch.arange(4.0)), 2)
+    file, loader = tmp_path / "one.ckpt", DataLoader(TensorDataset(torch.arange(4.0)), 2)
     fit = partial(fitted, loader=lambda: loader, reload_dataloaders_every_n_epochs=1)
-    saves = Notes(tmp_path / "one.ckpt", "on_train_epoch_end")
-    whole = trained(fit(None, saves))
+    whole = trained(fit(None, Saves(file, "on_train_epoch_end", 1)))
     assert "resume: " not in capsys.readouterr().out
-    assert trained(fit(saves.file)) == whole[4:]
+    assert trained(fit(file)) == whole[4:]
     said = capsys.readouterr().out
     assert said.count("resume: trainer.reload_dataloaders_every_n_epochs=1: the loaders are ") == 1
