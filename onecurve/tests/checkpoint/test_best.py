@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,16 +72,6 @@ def loss_of(run: Path) -> float:
     return loss
 
 
-@pytest.fixture
-def copied(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
-    """A copy of a run of two epochs; the first one may be there, too."""
-
-    def run(*options: str) -> Path:
-        return Path(shutil.copytree(trained(*BEGUN, *options).run, tmp_path / "copied"))
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("written", "changed"),
     [
@@ -92,9 +81,10 @@ def copied(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
     ],
 )
 def test_a_run_that_was_copied_or_moved_has_the_best_of_its_own(
-    written: str, changed: str, copied: Callable[..., Path], warm: Cli
+    written: str, changed: str, trained: Cli, warm: Cli, tmp_path: Path
 ) -> None:
-    run = copied(written)
+    """Even where the run that it is a copy of is still there."""
+    run = Path(shutil.copytree(trained(*BEGUN, written).run, tmp_path / "run"))
     loss = loss_of(run)
     for name, epochs in (("copied", 3), ("moved", 4)):
         run = run.rename(run.with_name(name))
@@ -106,13 +96,15 @@ def test_a_run_that_was_copied_or_moved_has_the_best_of_its_own(
         assert loss_of(run) == pytest.approx(loss, rel=1e-5)
 
 
-def test_a_best_that_is_gone_is_told_and_found_again(train: Cli, warm: Cli) -> None:
-    run = train(*BEGUN, "trainer.max_epochs=1").run
+def test_a_best_that_is_gone_is_told_and_found_again(
+    trained: Cli, warm: Cli, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained(*BEGUN).run, tmp_path / "run"))
     (run / "checkpoints/best.ckpt").unlink()
-    resumed = warm("train.py", f"resume={run}", "trainer.max_epochs=2")
+    resumed = warm("train.py", f"resume={run}", "trainer.max_epochs=3")
     assert "resume: the best so far is gone (val/script 0.5 in " in resumed.out
-    assert kept(run) == {"best.ckpt": 2.0}
-    assert step(run, "best.ckpt") == 2 * EPOCH
+    assert kept(run) == {"best.ckpt": 1.5}
+    assert step(run, "best.ckpt") == 3 * EPOCH
 
 
 def test_a_new_run_from_a_checkpoint_has_a_best_of_its_own(train: Cli, trained: Cli) -> None:
@@ -130,16 +122,15 @@ def test_a_new_run_from_a_checkpoint_has_a_best_of_its_own(train: Cli, trained: 
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (["2"], ["best-epoch0-step11", "best-epoch2-step33"]),
-        (["-1"], ["best-epoch0-step11", "best-epoch2-step33", "best-epoch1-step22"]),
+        ([f"{KEEPS}=2"], ["best-epoch0-step11", "best-epoch2-step33"]),
         # Of one's own: one that is the same in each epoch.
-        (["-1", "callbacks.checkpoint.filename='{other}'"], ["0", "0-v2", "0-v1"]),
+        ([f"{KEEPS}=-1", "callbacks.checkpoint.filename='{other}'"], ["0", "0-v2", "0-v1"]),
     ],
 )
 def test_several_best_have_names_that_differ(
     options: list[str], names: list[str], trained: Cli
 ) -> None:
-    whole = trained(*BEGUN, f"{KEEPS}={options[0]}", *options[1:], "trainer.max_epochs=3")
+    whole = trained(*BEGUN, *options, "trainer.max_epochs=3")
     best = {f"{name}.ckpt": VALUES[step(whole.run, f"{name}.ckpt")] for name in names}
     assert list(best.values()) == sorted(best.values())
     assert kept(whole.run) == best

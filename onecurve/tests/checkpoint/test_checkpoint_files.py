@@ -6,10 +6,8 @@ import os
 import resource
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import EPOCH, Cli, Refused
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from several_fits import Small, data, quiet_trainer
 from torch import nn
@@ -29,7 +26,7 @@ from onecurve.checkpoint.file import damage, write_checkpoint
 from onecurve.config_model import missing
 from onecurve.errors import UserError
 
-CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
+CONTENT = {"weights": torch.arange(100.0), "rates": [0.5, {"a": 2}], "step": 3}
 
 
 @contextmanager
@@ -43,56 +40,28 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_file_is_plain_data_and_stays_where_there_is_no_room(tmp_path: Path) -> None:
-    file = tmp_path / "folder/a.ckpt"
-    write_checkpoint(CONTENT, file)
-    assert damage(file) is None
-    read = torch.load(file, weights_only=True)
-    assert torch.equal(read["weights"], CONTENT["weights"])
-    before = file.read_bytes()
-    with files_of_at_most(10_000), pytest.raises(OSError, match="too large"):
-        write_checkpoint({"weights": torch.zeros(100_000)}, file)
-    assert file.read_bytes() == before
-    assert [path.name for path in file.parent.iterdir()] == ["a.ckpt"]
-
-
-def is_read_the_same(file: Path) -> bool | None:
-    """None where torch refuses to read it."""
-    try:
-        read = torch.load(file, weights_only=True)
-    except Exception:
-        return None
-    plain = {name: value for name, value in CONTENT.items() if name != "weights"}
-    weights = read.pop("weights", None)
-    return read == plain and torch.equal(weights, CONTENT["weights"])
-
-
 def test_no_changed_bit_is_read_as_something_else(tmp_path: Path) -> None:
-    """Each byte in turn: it is noticed, or changes nothing, or torch will not read the file."""
-    file = tmp_path / "a.ckpt"
-    write_checkpoint(CONTENT, file)
-    whole = file.read_bytes()
-    refused_by_torch_alone = 0
+    """Each byte in turn: it is noticed, or torch will not read the file, or nothing changes."""
+    write_checkpoint(CONTENT, tmp_path / "a.ckpt")
+    whole = (tmp_path / "a.ckpt").read_bytes()
     for position in range(len(whole)):
-        content = bytearray(whole)
+        content, read = bytearray(whole), None
         content[position] ^= 1 << position % 8
         changed = tmp_path / f"{position}.ckpt"
         changed.write_bytes(content)
         if damage(changed) is None:
-            answer = is_read_the_same(changed)
-            assert answer in (True, None), position
-            refused_by_torch_alone += answer is None
+            with suppress(Exception):
+                read = torch.load(changed, weights_only=True)
+        if read is not None:
+            torch.testing.assert_close(read, CONTENT, rtol=0, atol=0)
         changed.unlink()
-    # A few fields at the end, and two of each record, however large the file is.
-    with zipfile.ZipFile(file) as archive:
-        assert refused_by_torch_alone < 60 + 10 * len(archive.namelist())
 
 
 def test_what_is_no_checkpoint_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "a.ckpt"
     write_checkpoint(CONTENT, file)
     whole = file.read_bytes()
-    for size in (0, 10, 1000, -1, -10):
+    for size in (0, 10, -1):
         file.write_bytes(whole[:size])
         assert damage(file) == "it is truncated, or not written by a training run"
     # Two records of one name.
@@ -165,20 +134,6 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", mine.name}
 
 
-@pytest.mark.compares
-def test_writing_in_the_background_changes_nothing(train: Cli) -> None:
-    options = ("callbacks.checkpoint.last_every_n_steps=4", "callbacks.checkpoint.save_top_k=2")
-    options += ("callbacks.checkpoint.filename='{epoch}'", "trainer.max_epochs=3", "test=false")
-    runs = [train(*options, f"checkpoint.async={value}").run for value in ("false", "true")]
-    folders = [sorted((run / "checkpoints").iterdir()) for run in runs]
-    assert [path.name for path in folders[0]] == [path.name for path in folders[1]]
-    assert len(folders[0]) == 3
-    for one, other in zip(*folders, strict=True):
-        assert damage(other) is None
-        a, b = (torch.load(path, weights_only=True)["state_dict"] for path in (one, other))
-        assert all(torch.equal(a[name], b[name]) for name in a)
-
-
 @pytest.mark.long
 def test_nothing_but_torch_is_needed_to_read_one(train: Cli) -> None:
     best = train("test=false").run / "checkpoints/best.ckpt"
@@ -213,46 +168,27 @@ def trainer(**options: Any) -> Trainer:
     return quiet_trainer(Single(), **{"max_epochs": 1, **options})
 
 
-def fitted(module: LightningModule, **options: Any) -> Trainer:
-    one = trainer(**options)
-    one.fit(module, data())
-    return one
-
-
 @pytest.mark.parametrize("background", [False, True])
 def test_an_address_is_no_folder_of_this_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool
 ) -> None:
+    """The third replaces the second, which is removed; what a run resumes from stays."""
     monkeypatch.chdir(tmp_path)
-    address = f"memory://written-{background}"
-    # The third replaces the second, which is removed.
-    keeps = ModelCheckpoint(dirpath=address, filename="{epoch}", save_last=True)
-    io = LocalFiles(background=background)
-    one = fitted(Small(), max_epochs=3, enable_checkpointing=True, callbacks=[keeps], plugins=[io])
-    files = fsspec.filesystem("memory").ls(f"/written-{background}", detail=False)
-    assert {Path(file).name for file in files} == {"epoch=2.ckpt", "last.ckpt"}
-    assert keeps.best_model_path == f"{address}/epoch=2.ckpt"
-    assert list(tmp_path.iterdir()) == []
-
-    two = trainer(max_epochs=4)
-    two.fit(Small(), data(), ckpt_path=f"{address}/last.ckpt")
-    assert (two.current_epoch, two.global_step) == (4, 4 * one.num_training_batches)
-    assert read_checkpoint(f"{address}/last.ckpt")["global_step"] == one.global_step
-
-
-def test_what_a_run_resumes_from_stays_at_its_address(tmp_path: Path) -> None:
-    """In the run's own folder, and in that of another run."""
-    made = partial(BestAndLast, filename="{epoch}", monitor=None, save_last=False)
-    first, other = "memory://resumed/first", "memory://resumed/other"
-    options: Any = {"enable_checkpointing": True, "default_root_dir": tmp_path}
-    fitted(Small(), callbacks=[made(first)], **options)
-    for folder, epochs in ((first, 3), (other, 4)):
-        on = trainer(max_epochs=epochs, callbacks=[made(folder)], **options)
-        on.fit(Small(), data(), ckpt_path=f"{first}/epoch={0 if folder == first else 2}.ckpt")
-    files = fsspec.filesystem("memory").find("/resumed")
-    assert [file.split("/")[-2:] for file in files] == [
-        ["first", "epoch=0.ckpt"], ["first", "epoch=2.ckpt"], ["other", "epoch=3.ckpt"]
+    first, other = f"memory://{background}/first", f"memory://{background}/other"
+    options: Any = {"enable_checkpointing": True, "plugins": [LocalFiles(background=background)]}
+    for folder, epochs, resume in (
+        (first, 1, None), (first, 3, f"{first}/epoch=0.ckpt"), (other, 4, f"{first}/epoch=2.ckpt")
+    ):  # fmt: skip
+        keeps = BestAndLast(folder, filename="{epoch}", monitor=None, save_last=False)
+        one = trainer(max_epochs=epochs, callbacks=[keeps], **options)
+        one.fit(Small(), data(), ckpt_path=resume)
+        assert keeps.best_model_path == f"{folder}/epoch={epochs - 1}.ckpt"
+    files = fsspec.filesystem("memory").find(f"/{background}")
+    assert [file.removeprefix(f"/{background}/") for file in files] == [
+        "first/epoch=0.ckpt", "first/epoch=2.ckpt", "other/epoch=3.ckpt"
     ]  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+    assert read_checkpoint(keeps.best_model_path)["global_step"] == 4 * one.num_training_batches
 
 
 class NotPlain(BoringModel):
@@ -294,10 +230,11 @@ def test_what_cannot_be_read_again_is_said_when_it_is_written(
 
 
 def test_errors_are_those_of_a_plain_trainer(tmp_path: Path) -> None:
-    missing = tmp_path / "a.ckpt"
+    missing, one = tmp_path / "a.ckpt", trainer()
     for place in (missing, "memory://nowhere/a.ckpt"):
         with pytest.raises(FileNotFoundError, match=f"^Checkpoint file not found: {place}"):
             trainer().fit(Small(), data(), ckpt_path=place)
+    one.fit(Small(), data())
     with pytest.raises(TypeError, match="storage_options"):
-        fitted(Small()).save_checkpoint(missing, storage_options={"x": 1})
+        one.save_checkpoint(missing, storage_options={"x": 1})
     assert not missing.exists()

@@ -8,32 +8,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import TINY, Refused
 from several_fits import Small, data, quiet_trainer
 from torch import nn
 
 import onecurve
-from onecurve.checkpoint.format import read_checkpoint, reject_incomplete_state, trained_config
+from onecurve import UserError, read_checkpoint
 from onecurve.checkpoint.weights import load_weights
-from onecurve.errors import UserError
 
 
 class Code:
     """Makes a folder where it is unpickled."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = str(folder)
-
     def __reduce__(self) -> object:
-        return os.mkdir, (self.folder,)
-
-
-def code(file: Path) -> Code:
-    return Code(file.with_name("code-was-run"))
+        return os.mkdir, ("code-was-run",)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The weights of a layer, whole."""
+    monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": nn.Linear(64, 64).state_dict()}, tmp_path / "whole.ckpt")
     return tmp_path / "whole.ckpt"
 
@@ -57,8 +51,8 @@ def compress(file: Path) -> None:
 FOREIGN: dict[Callable[[Path], object], str] = {
     flip: "its checksum is wrong",
     compress: "its records are compressed",
-    lambda file: torch.save({"state_dict": {"weight": code(file)}}, file): "more than plain data",
-    lambda file: file.write_bytes(pickle.dumps({"state_dict": code(file)})): "more than plain data",
+    lambda file: torch.save({"state_dict": {"weight": Code()}}, file): "more than plain data",
+    lambda file: file.write_bytes(pickle.dumps({"state_dict": Code()})): "more than plain data",
     lambda file: file.write_text("root:x:0:0:root:/root:/bin/sh\n"): "cannot be read",
     lambda file: torch.save(3, file): "none of its 0 entries fits",
 }
@@ -81,11 +75,12 @@ def test_weights_of_such_a_file_are_refused_in_one_line(
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_keys_that_are_missing_are_named(file: Path) -> None:
-    with pytest.raises(UserError, match="has no configuration"):
-        trained_config({"config": {"task": 3}}, file)
-    with pytest.raises(UserError, match=r"has no optimizer_states, .* start a new run .* init="):
-        reject_incomplete_state({"state_dict": {}}, file)
+def test_what_a_file_of_weights_is_not_for_is_said(file: Path, refused: Refused) -> None:
+    line = refused("evaluate.py", f"checkpoint={file}")
+    assert "has no configuration to rebuild the task from" in line
+    line = refused("train.py", *TINY, f"resume={file}")
+    assert "has no optimizer_states, " in line
+    assert line.endswith(f"start a new run from its weights: init={file}")
 
 
 class CompilesItsNetwork(Small):
@@ -100,11 +95,10 @@ def test_a_run_resumes_with_a_network_that_is_compiled_or_no_longer_is(
 ) -> None:
     """torch.compile puts `_orig_mod` into the names of its weights."""
     first, second = (task() for task in tasks)
-    trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
-    trainer.fit(first, data())
-    trainer.save_checkpoint(tmp_path / "first.ckpt")
-    resumed = quiet_trainer(onecurve.Single(), max_epochs=1)
-    resumed.fit(second, data(), ckpt_path=tmp_path / "first.ckpt", weights_only=True)
-    assert resumed.global_step == 3
-    for one, two in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, two)
+    one, two = (quiet_trainer(onecurve.Single(), max_epochs=1) for _ in tasks)
+    one.fit(first, data())
+    one.save_checkpoint(tmp_path / "first.ckpt")
+    two.fit(second, data(), ckpt_path=tmp_path / "first.ckpt", weights_only=True)
+    assert two.global_step == 3
+    for ours, theirs in zip(second.parameters(), first.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

@@ -3,14 +3,17 @@
 import os
 import signal
 from collections.abc import Sequence
+from copy import deepcopy
 from csv import DictReader
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import EPOCH, TINY, Cli, Refused, column
+from conftest import EPOCH, TINY, Cli, Refused, column, run_directories
 from lightning.pytorch import Callback, Trainer
+from nodes import Start
+from small.task import Classification
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
@@ -89,20 +92,45 @@ def test_a_run_that_was_killed_twice_is_one_run(train: Cli, cli: Cli, warm: Cli)
     assert len(column(run, "train/loss")) == 2 * EPOCH
 
 
+class Taught(Classification):
+    """A teacher follows the network, as in solo-learn's momentum methods.
+
+    Lightning calls the task's hook after those of callbacks, so a checkpoint that a callback writes
+    at once would not have what it does.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.teacher = deepcopy(self.network).requires_grad_(False)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        pairs = zip(self.teacher.parameters(), self.network.parameters(), strict=True)
+        for ours, theirs in pairs:
+            ours.lerp_(theirs.detach(), 0.3)
+
+
 @pytest.mark.compares
 @pytest.mark.parametrize(
-    ("strategy", "before"), [("single", 1), pytest.param("ddp", 2, marks=pytest.mark.long)]
+    ("strategy", "sent", "step"),
+    [
+        # In the last step of an epoch, it waits for the validation; ranks agree a step later.
+        ("single", signal.SIGTERM, EPOCH - 1),
+        pytest.param("ddp", signal.SIGTERM, EPOCH - 2, marks=pytest.mark.long),
+        ("single", signal.SIGTERM, 5),
+        ("single", signal.SIGKILL, EPOCH + 6),
+    ],
 )
-def test_a_signal_in_the_last_step_of_an_epoch_waits_for_its_validation(
-    train: Cli, cli: Cli, warm: Cli, strategy: str, before: int
+def test_a_run_that_a_signal_ended_is_one_run(
+    trained: Cli, warm: Cli, start: Start, tmp_path: Path, strategy: str, sent: int, step: int
 ) -> None:
-    """Ranks agree a step later."""
-    options = (*RANDOM, f"strategy={strategy}", "scheduler=plateau")
-    whole = train(*options).run
-    die = (*dying(EPOCH - before), f"+callbacks.die.sent={int(signal.SIGTERM)}")
-    assert cli("train.py", *TINY, *options, *die).status == 128 + signal.SIGTERM
+    taught = ("scheduler=plateau", "task._target_=test_resume.Taught")
+    options = (*RANDOM, f"strategy={strategy}", *taught)
+    whole = trained(*options).run
+    command = start(*TINY, *options, *dying(step), f"+callbacks.die.sent={int(sent)}")
+    command.communicate(120)
+    assert command.returncode == (-sent if sent == signal.SIGKILL else 128 + sent)
     warm("train.py", "resume=last")
-    (run,) = set(whole.parent.iterdir()) - {whole}
+    (run,) = run_directories(tmp_path)
     assert is_whole(run, whole)
 
 

@@ -1,7 +1,7 @@
 """A checkpoint moves: saved in the middle of an epoch under A, resumed under B.
 
-Every strategy at every world size saves, and each strategy resumes from a checkpoint of each; the
-continued curve is that of a run that was never interrupted.
+Every strategy at every world size saves, and others resume at each; the continued curve is that of
+a run that was never interrupted.
 """
 
 import pytest
@@ -41,26 +41,13 @@ def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, trained: Cli, sa
     saved = train(*same, *RUNS[saver], *SAVE, f"checkpoint.format={form}").run
     last = saved / "checkpoints/last.ckpt"
     assert last.is_dir() == (form == "sharded")
-    for resumer in resumers(saver):
+    names = list(RUNS)
+    for further in (1, 5, 9):  # over all savers each strategy, at each world size
+        resumer = names[(names.index(saver) + further) % len(names)]
         rest = train(*same, *RUNS[resumer], f"resume={last}").run
         curve = column(saved, "train/loss") + column(rest, "train/loss")
         difference = largest_difference(whole, curve)
         assert difference <= ROUNDING, f"{saver} to {resumer}: {difference:.1e}"
-
-
-def resumers(saver: str) -> list[str]:
-    """Who goes on: over the world sizes of a saver's strategy each strategy at least once."""
-    strategies = ("single", "dp", "ddp", "fsdp", "pipeline")
-    names = list(RUNS)
-    turn = names.index(saver)
-    if saver != "single(1)":
-        first = 2 * (turn % 3)
-        strategies = (strategies[first], strategies[(first + 1) % 5])
-    chosen = []
-    for shift, strategy in enumerate(strategies):
-        sizes = [name for name in names if name.startswith(f"{strategy}(")]
-        chosen.append(sizes[(turn + shift) % len(sizes)])
-    return chosen
 
 
 @pytest.mark.compares
@@ -84,45 +71,34 @@ def test_what_fsdp_saves_is_what_single_saves(train: Cli, warm: Cli) -> None:
         assert values[1] == pytest.approx(values[0], rel=ROUNDING)
 
 
-# A mesh goes to each of the others and back, one step under each: 21 batches an epoch.
+# Two go on with each other's by turns, one step under each: 21 batches an epoch.
 STEPWISE = (*SAME, "data.batch_size=32")
 EIGHT = ("strategy=mesh", "strategy.pipeline=2", "strategy.shard=2", "strategy.tensor=2")
-EIGHT += ("trainer.devices=8",)
+POINTS = {**ALL, "eight": (*EIGHT, "trainer.devices=8")}
 EACH_STEP = (*SAVE[:-1], "callbacks.checkpoint.every_n_train_steps=1")
 
 
 def way(mesh: str) -> list[str]:
-    """By turns the mesh and one of the others, but for meshes that have been there and back."""
+    """To each of the others and back, but for meshes that have been there and back."""
     before = list(MESHES)[: list(MESHES).index(mesh)]
     others = [name for name in ALL if name not in (mesh, *before)]
     return [mesh, *(step for other in others for step in (other, mesh)), mesh]
 
 
-def goes(train: Cli, trained: Cli, runs: list[tuple[str, tuple[str, ...]]]) -> None:
+@pytest.mark.compares
+@pytest.mark.long
+@pytest.mark.parametrize("points", [*map(way, MESHES), ["fsdp", "eight", "pipeline"]])
+def test_a_mesh_goes_on_with_every_strategy_and_they_with_it(
+    train: Cli, trained: Cli, points: list[str]
+) -> None:
     """Each run takes one step from where the one before has stopped, and saves."""
     whole = column(trained(*STEPWISE, "strategy=single").run, "train/loss")
     from_last: tuple[str, ...] = ()
-    for step, (name, options) in enumerate(runs):
+    for step, name in enumerate(points):
         # What either of a pair saves is now a file, now one of shards.
         form = "sharded" if step % 4 in (0, 3) else "file"
         stop = (f"trainer.max_steps={step + 1}", f"checkpoint.format={form}")
-        run = train(*STEPWISE, *options, *EACH_STEP, *stop, *from_last).run
+        run = train(*STEPWISE, *POINTS[name], *EACH_STEP, *stop, *from_last).run
         from_last = (f"resume={run}/checkpoints/last.ckpt",)
         difference = largest_difference(whole[step : step + 1], column(run, "train/loss"))
-        came = f"{runs[step - 1][0]} to {name}" if step else name
-        assert difference <= ROUNDING, f"{came}: {difference:.1e}"
-
-
-@pytest.mark.compares
-@pytest.mark.long
-@pytest.mark.parametrize("mesh", MESHES)
-def test_a_mesh_goes_on_with_every_strategy_and_they_with_it(
-    train: Cli, trained: Cli, mesh: str
-) -> None:
-    goes(train, trained, [(name, ALL[name]) for name in way(mesh)])
-
-
-@pytest.mark.compares
-@pytest.mark.long
-def test_three_axes_of_eight_ranks_go_on_and_are_gone_on_with(train: Cli, trained: Cli) -> None:
-    goes(train, trained, [("fsdp", ALL["fsdp"]), ("eight", EIGHT), ("pipeline", ALL["pipeline"])])
+        assert difference <= ROUNDING, f"{points[: step + 1]}: {difference:.1e}"
