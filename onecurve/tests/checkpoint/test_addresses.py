@@ -19,12 +19,13 @@ from conftest import (
     one_of_a_kind,
     run_directories,
 )
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from nodes import Start
 from test_resume import dying
 
 DIRPATH = "callbacks.checkpoint.dirpath"
-SHORT = ("test=false", FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
+LONG = (FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
+SHORT = (*LONG, "test=false")
 ONE = (*SHORT, "trainer.max_epochs=1")
 
 
@@ -37,62 +38,43 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.compares
 @pytest.mark.parametrize("how", one_of_a_kind(["single", "fsdp"], kept=["single"]))
-def test_a_killed_run_continues_elsewhere(
-    train: Cli, trained: Cli, start: Start, tmp_path: Path, bucket: Path, how: str
+def test_a_killed_run_continues_elsewhere_and_its_best_is_tested_evaluated_and_begun_from(
+    train: Cli, trained: Cli, cli: Cli, refused: Refused, start: Start, bucket: Path, how: str
 ) -> None:
-    to = f"{DIRPATH}=local://{bucket}/mine"
-    start(*TINY, *SHORT, f"strategy={how}", to, *dying(EPOCH + 6)).communicate(120)
-    (killed,) = run_directories(tmp_path)
+    there, strategy = f"local://{bucket}/mine", f"strategy={how}"
+    start(*TINY, *LONG, strategy, f"{DIRPATH}={there}", *dying(EPOCH + 6)).communicate(120)
+    (killed,) = run_directories(Path())
     assert not (killed / "checkpoints").exists()
-    shutil.rmtree(tmp_path / "runs")
-    again = f"resume=local://{bucket}/mine/last.ckpt"
-    on = train(f"strategy={how}", *SHORT, to, again)
+    shutil.rmtree("runs")
+    on = train(strategy, *LONG, f"{DIRPATH}={there}", f"resume={there}/last.ckpt")
     assert on.err.count("fetched last.ckpt from") == 1
     assert "the run before had" not in on.out  # its best is at this address, too
-    whole = trained(f"strategy={how}", *SHORT)
+    whole = trained(strategy, *LONG)
     curve, theirs = (column(run, "train/loss") for run in (whole.run, on.run))
     assert len(theirs) == 2 * EPOCH - 16
     assert largest_difference(curve[-len(theirs) :], theirs) <= ROUNDING
+    assert on.metrics["test/acc"] == whole.metrics["test/acc"]
     assert {file.name for file in (bucket / "mine").iterdir()} == {"best.ckpt", "last.ckpt"}
 
-
-def test_the_best_at_an_address_is_tested_evaluated_and_begun_from(
-    train: Cli, cli: Cli, refused: Refused, bucket: Path
-) -> None:
-    there = f"local://{bucket}"
-    run = train(FLOAT64, f"{DIRPATH}={there}")
-    assert "test/acc" in run.metrics
-    assert f"evaluate.py checkpoint={there}/best.ckpt" in run.out
-    evaluated = cli("evaluate.py", f"checkpoint={there}/best.ckpt")
-    assert evaluated.status == 0, evaluated.err
+    assert f"evaluate.py checkpoint={there}/best.ckpt" in on.out
+    assert cli("evaluate.py", f"checkpoint={there}/best.ckpt").status == 0
     begun = train(*ONE, f"init={there}/best.ckpt")
     assert "weights are from" in begun.out
     # What the run has recorded can be typed again anywhere.
     assert f"file: {there}/best.ckpt\n" in (begun.run / "config.yaml").read_text()
     missing = refused("evaluate.py", f"checkpoint={there}/other.ckpt")
     assert f"checkpoint={there}/other.ckpt: there is no checkpoint" in missing
-    content = bytearray((bucket / "last.ckpt").read_bytes())
+    content = bytearray((bucket / "mine/last.ckpt").read_bytes())
     content[500] ^= 1
-    (bucket / "last.ckpt").write_bytes(content)
+    (bucket / "mine/last.ckpt").write_bytes(content)
     damaged = cli("train.py", *TINY, f"resume={there}/last.ckpt")
     assert (damaged.status, damaged.runs) == (2, [])
     assert "is not a complete checkpoint: its checksum is wrong" in damaged.err
 
 
-def test_an_address_that_cannot_be_written_to_is_rejected_before_training(
-    refused: Refused, bucket: Path
-) -> None:
-    (bucket / "file").write_text("in the way")
-    line = refused("train.py", *TINY, f"{DIRPATH}=local://{bucket}/file/run")
-    assert f"{DIRPATH}=local://{bucket}/file/run: cannot be written to (" in line
-
-
 def test_what_was_copied_there_by_hand_is_fetched(trained: Cli, train: Cli, bucket: Path) -> None:
-    there = bucket / "run"
-    shutil.copytree(trained(*ONE).run, there)
-    on = train(*SHORT, f"resume=file://{there}/checkpoints/last.ckpt")
-    assert on.metrics["global_step"] == 2 * EPOCH
-    assert train(*SHORT, f"resume=file://{there}").metrics["global_step"] == 2 * EPOCH
+    shutil.copytree(trained(*ONE).run, bucket / "run")
+    assert train(*SHORT, f"resume=file://{bucket}/run").metrics["global_step"] == 2 * EPOCH
 
 
 @pytest.mark.long
@@ -120,15 +102,18 @@ class TakeAway(Callback):
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
 
-    def on_train_epoch_start(self, trainer: Trainer, *_: object) -> None:
-        if trainer.current_epoch == 1:
-            shutil.rmtree(self.folder)
-            self.folder.write_text("is a file")
+    def on_train_epoch_end(self, *_: object) -> None:
+        shutil.rmtree(self.folder)
+        self.folder.write_text("is a file")
 
 
-def test_an_address_that_is_gone_later_ends_the_run_in_a_line(cli: Cli, bucket: Path) -> None:
+def test_an_address_that_cannot_be_written_to_is_rejected_before_training_or_ends_it(
+    cli: Cli, refused: Refused, bucket: Path
+) -> None:
+    to = f"{DIRPATH}=local://{bucket}"
     away = ("+callbacks.away._target_=test_addresses.TakeAway", f"+callbacks.away.folder={bucket}")
-    run = cli("train.py", *TINY, f"{DIRPATH}=local://{bucket}", *away)
+    run = cli("train.py", *TINY, to, *away)
     assert run.status == 2
     line = f"error: checkpoint: local://{bucket}/best.ckpt could not be written: "
     assert run.err.splitlines()[-1].startswith(line)
+    assert f"{to}: cannot be written to (" in refused("train.py", *TINY, to)
