@@ -1,4 +1,4 @@
-"""What a resumed epoch reads, trains and counts is what the whole one would have."""
+"""What a resumed epoch counts is what the whole one would have."""
 
 from functools import partial
 from pathlib import Path
@@ -7,7 +7,6 @@ import lightning as L
 import pytest
 import torch
 import warm_ranks
-from others import Unfreezes, loaders
 from several_fits import Saves, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,23 +15,6 @@ from torchmetrics import CatMetric, MaxMetric, MeanMetric
 import onecurve
 
 STRATEGIES = {"single": (onecurve.Single, 1), "ddp": (onecurve.DDP, 2)}
-
-
-def test_a_layer_that_was_unfrozen_is_trained_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fitted(epochs: int, resume: Path | None = None) -> L.Trainer:
-        torch.manual_seed(1)
-        trainer = quiet_trainer(onecurve.Single(), max_epochs=epochs, precision="64-true")
-        trainer.fit(Unfreezes(), loaders()[0], ckpt_path=resume)
-        return trainer
-
-    # Saved by the script, after the fit.
-    fitted(3).save_checkpoint(tmp_path / "three.ckpt")
-    rest = fitted(4, tmp_path / "three.ckpt").lightning_module.state_dict()
-    whole = fitted(4).lightning_module.state_dict()
-    assert all(torch.equal(rest[name], whole[name]) for name in whole)
-    assert "resume: scale_by.weight, scale_by.bias: frozen or" in capsys.readouterr().out
 
 
 class Counts(L.LightningModule):

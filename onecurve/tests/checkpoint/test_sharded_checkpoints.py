@@ -6,42 +6,36 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Cli, Refused, column
+from test_resume import same
 from torch.distributed.checkpoint import load
 
 from onecurve import read_checkpoint
 from onecurve.checkpoint.file import damage
 
 SHARDED = ("checkpoint.format=sharded", "test=false", "data.batch_size=128")
-FORMS = ("file", "sharded")
 
 
 @pytest.mark.long
 @pytest.mark.compares
 def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_path: Path) -> None:
-    runs = {
-        name: [
-            train(f"strategy={name}", *SHARDED, f"checkpoint.format={form}").run for form in FORMS
-        ]
-        for name in ("fsdp", "pipeline")
-    }
-    for name, (one_file, sharded) in runs.items():
+    for name in ("fsdp", "pipeline"):
+        one_file, sharded = (
+            train(f"strategy={name}", *SHARDED, f"checkpoint.format={form}").run / "checkpoints"
+            for form in ("file", "sharded")
+        )
         target = tmp_path / f"{name}.ckpt"
-        torch.save(read_checkpoint(sharded / "checkpoints/last.ckpt"), target)
+        torch.save(read_checkpoint(sharded / "last.ckpt"), target)
         ours = torch.load(target, weights_only=True)
-        theirs = torch.load(one_file / "checkpoints/last.ckpt", weights_only=True)
+        theirs = torch.load(one_file / "last.ckpt", weights_only=True)
         assert ours.keys() == theirs.keys()
-        assert ours["state_dict"].keys() == theirs["state_dict"].keys()
-        assert ours["optimizer_states"][0]["state"].keys() == set(range(6))
-        for key, value in theirs["state_dict"].items():
-            assert torch.equal(ours["state_dict"][key], value)
-        for key, entry in theirs["optimizer_states"][0]["state"].items():
-            for kind, value in entry.items():
-                assert torch.equal(ours["optimizer_states"][0]["state"][key][kind], value)
+        assert len(ours["optimizer_states"][0]["state"]) == 6
+        for part in ("state_dict", "optimizer_states"):
+            torch.testing.assert_close(ours[part], theirs[part], rtol=0, atol=0)
     weights = {key: torch.zeros_like(value) for key, value in theirs["state_dict"].items()}
-    load({"state_dict": weights}, checkpoint_id=sharded / "checkpoints/last.ckpt", no_dist=True)
-    assert all(torch.equal(weights[key], value) for key, value in theirs["state_dict"].items())
-    assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0
-    for source in (target, sharded / "checkpoints/best.ckpt"):
+    load({"state_dict": weights}, checkpoint_id=sharded / "last.ckpt", no_dist=True)
+    assert same(weights, theirs["state_dict"])
+    assert cli("evaluate.py", f"checkpoint={sharded}/best.ckpt").status == 0
+    for source in (target, sharded / "best.ckpt"):
         fresh = train(f"init={source}", "test=false", "trainer.max_epochs=1")
         assert "init: 6 of 6 weights" in fresh.out
 
@@ -65,7 +59,7 @@ def test_in_the_background_and_from_one_format_to_the_other(train: Cli, warm: Cl
     assert column(run, "train/loss") == column(whole, "train/loss")
     for file in ("swa.ckpt", "checkpoints/last.ckpt"):
         ours, theirs = (read_checkpoint(each / file)["state_dict"] for each in (run, whole))
-        assert all(torch.equal(ours[key], value) for key, value in theirs.items()), file
+        assert same(ours, theirs), file
 
 
 def test_what_is_not_whole_is_passed_over_or_told(
