@@ -4,9 +4,7 @@ Most loaders and streams are in rows of tests/parity/cases.py; here are those th
 or draw in ways of their own.
 """
 
-import gc
 import random
-import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -26,6 +24,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
+from torch.utils.data.distributed import DistributedSampler
 from zoo import data, tasks
 
 import onecurve
@@ -47,21 +46,6 @@ class Lazy(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         for _ in range(21):
             yield (int(torch.randint(10, ())) + random.randrange(10) + np.random.randint(10)) % 21
-
-
-class ByEpoch(Sampler[int]):
-    """Begins with the sample of the epoch's number, in processes that read."""
-
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return 21
-
-    def __iter__(self) -> Iterator[int]:
-        return iter([(self.epoch + number) % 21 for number in range(21)])
 
 
 class OfTwoLengths(tasks.TwoLoaders):
@@ -102,7 +86,7 @@ LOADERS: dict[str, Any] = {
     "a subclass": partial(type("Mine", (DataLoader,), {}), PAIRS, 5, shuffle=True),
     "a lazy sampler": lambda: DataLoader(PAIRS, 5, sampler=Lazy()),
     "a sampler that is told the epoch": lambda: DataLoader(
-        PAIRS, 5, sampler=ByEpoch(), num_workers=1
+        PAIRS, 5, sampler=DistributedSampler(PAIRS, 1, 0), num_workers=1
     ),
     "own generator": lambda: DataLoader(PAIRS, 5, shuffle=True, generator=torch.Generator()),
     "torchdata, processes": partial(of_torchdata, PAIRS, shuffle=True, num_workers=1),
@@ -118,36 +102,34 @@ LOADERS: dict[str, Any] = {
 }
 
 
-def cases(names: list[str]) -> dict[str, Case]:
-    of_two = {"two lengths": OfTwoLengths}
-    return {
-        name: (of_two.get(name, tasks.Plain), onecurve.DDP(), {"data": LOADERS[name]})
-        for name in names
-    }
+CASES: dict[str, Case] = {
+    name: (OfTwoLengths if name == "two lengths" else tasks.Plain, onecurve.DDP(), {"data": made})
+    for name, made in LOADERS.items()
+}
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_run_trains_and_resumes_as_a_plain_trainer(name: str) -> None:
     """It resumes after the second batch of the second epoch."""
     if "torchdata" in name:
         pytest.importorskip("torchdata.stateful_dataloader")
-    ((task, _, _),) = cases([name]).values()
     with unchanged_environment(LIGHTNING):
-        assert_parity(task, LOADERS[name], strategy=onecurve.Single(), accelerator="cpu", steps=10)
+        assert_parity(
+            CASES[name][0], LOADERS[name], strategy=onecurve.Single(), accelerator="cpu", steps=10
+        )
 
 
-def in_ranks(names: list[str]) -> dict[str, Any]:
-    return fits(cases(names))
+def in_ranks() -> dict[str, Any]:
+    return fits(CASES)
 
 
 @pytest.mark.compares
 def test_ranks_train_as_one_process() -> None:
     """Started for this test: warm ranks may have no worker processes."""
     pytest.importorskip("torchdata.stateful_dataloader")
-    names = list(LOADERS)
-    single, ranks = alone(cases(names)), onecurve.launch(in_ranks, names, devices=2)
-    for name in names:
+    single, ranks = alone(CASES), onecurve.launch(in_ranks, devices=2)
+    for name in CASES:
         curves = (each[name]["train/loss"] for each in (single, ranks))
         assert largest_difference(*curves) <= ROUNDING, name
 
@@ -234,16 +216,3 @@ def test_ranks_draw_different_numbers_for_their_samples(workers: int) -> None:
         ((samples, _),) = part_of(DataLoader(Augmented(), 8, num_workers=workers), rank, 2)
         drawn.append(samples % 1)
     assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
-
-
-def test_workers_end_with_their_loader() -> None:
-    """Garbage collection would close their queues first, and then wait 5 s for each worker."""
-    part = part_of(DataLoader(data.Stream(), 5, **STAY), 0, 1)
-    assert len(list(part)) == 5
-    last = weakref.ref(part)
-    gc.disable()
-    try:
-        del part
-        assert last() is None
-    finally:
-        gc.enable()

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import TINY, Refused
-from several_fits import Small, data, quiet_trainer
 from torch import nn
 
-import onecurve
 from onecurve import UserError, read_checkpoint
 from onecurve.checkpoint.weights import load_weights
 
@@ -81,24 +79,3 @@ def test_what_a_file_of_weights_is_not_for_is_said(file: Path, refused: Refused)
     line = refused("train.py", *TINY, f"resume={file}")
     assert "has no optimizer_states, " in line
     assert line.endswith(f"start a new run from its weights: init={file}")
-
-
-class CompilesItsNetwork(Small):
-    def network(self) -> nn.Module:
-        compiled: nn.Module = torch.compile(super().network(), backend="eager")  # type: ignore[assignment]
-        return compiled
-
-
-@pytest.mark.parametrize("tasks", [(Small, CompilesItsNetwork), (CompilesItsNetwork, Small)])
-def test_a_run_resumes_with_a_network_that_is_compiled_or_no_longer_is(
-    tasks: tuple[type[Small], type[Small]], tmp_path: Path
-) -> None:
-    """torch.compile puts `_orig_mod` into the names of its weights."""
-    first, second = (task() for task in tasks)
-    one, two = (quiet_trainer(onecurve.Single(), max_epochs=1) for _ in tasks)
-    one.fit(first, data())
-    one.save_checkpoint(tmp_path / "first.ckpt")
-    two.fit(second, data(), ckpt_path=tmp_path / "first.ckpt", weights_only=True)
-    assert two.global_step == 3
-    for ours, theirs in zip(second.parameters(), first.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
