@@ -150,6 +150,7 @@ EVERY = "callbacks.checkpoint.every_n"
     ("options", "steps"),
     [
         ([f"{EVERY}_train_steps=2", f"{EVERY}_epochs=null"], [22, 11]),
+        (["trainer.val_check_interval=4"], [8, 19, 4, 15]),
         # The last three steps of an epoch come after its last validation.
         (
             ["+callbacks.checkpoint.save_on_train_epoch_end=true", "trainer.val_check_interval=4"],
