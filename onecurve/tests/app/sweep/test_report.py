@@ -1,47 +1,51 @@
-"""The table of a sweep, and the spreadsheet beside it, whatever its jobs have left behind."""
+"""The report of a sweep: tables, a spreadsheet and a page, whatever its jobs have left behind."""
 
 import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from conftest import Cli
-from small_sweep import figures, make_job, spreadsheet
+from small_sweep import LOSSES, figures, make_job, spreadsheet
 
-from onecurve.app.sweep.report import write_report
-from onecurve.app.sweep.results import read_sweep
+from onecurve.app.sweep.report import Table, compare_strategies, write_report
+from onecurve.app.sweep.results import MOST_POINTS, read_sweep
+
+
+def page_of(sweep: Path) -> str:
+    return (sweep / "sweep.html").read_text(encoding="utf-8")
 
 
 def test_a_sweep_becomes_a_table_and_two_files(tmp_path: Path, cli: Cli) -> None:
     sweep = tmp_path / "runs/day/12-00-sweep"
     make_job(sweep, 1, "model=mlp", "optimizer.lr=0.001", val_acc=0.5, **{"test/acc": 0.4})
     make_job(sweep, 2, "model=mlp", "optimizer.lr=0.01", val_acc=0.9)
-    failed = make_job(sweep, 10, "model=mlp", "optimizer.lr=9", status="failed", error="it broke")
+    failed = make_job(sweep, 3, "model=mlp", "optimizer.lr=9", status="failed", error="it broke")
     (failed / "failure.txt").write_text("Traceback: it broke")
-    (sweep / "multirun.yaml").write_text("")
-    (sweep / "sweep.yaml").write_text("command: python train.py -m optimizer.lr=0.001,0.01,9\n")
+    typed = "python train.py -m optimizer.lr=0.001,0.01,9,10"
+    listed = [["model=mlp", f"optimizer.lr={lr}"] for lr in ("0.001", "0.01", "9", "10")]
+    (sweep / "sweep.yaml").write_text(yaml.safe_dump({"command": typed, "jobs": listed}))
     outcome = cli("onecurve", "report", str(sweep))
     assert outcome.status == 0, outcome.err
     lines = outcome.out.splitlines()
-    assert "3 jobs: 2 finished, 1 failed" in lines[0]
+    assert "4 jobs: 2 finished, 1 failed, 1 not run" in lines[0]
     head = next(line for line in lines if "status" in line)
     words = ["job", "lr", "status", "steps", "seconds", "samples/s", "val/acc", "test/acc"]
     assert head.split() == words
-    assert max(map(len, lines[: lines.index(head) + 5])) <= 80
-    rows = lines[lines.index(head) + 2 :]
-    assert rows[0].split() == ["★", "2", "0.01", "finished", "4", "2.0", "64", "0.9000", "–"]
-    assert rows[1].split()[0] == "1"
-    assert rows[2].split()[:3] == ["10", "9", "failed"]
-    assert "10 failed: it broke (traceback: runs/day/12-00-sweep/10-job/failure.txt)" in outcome.out
-    best, second, last = spreadsheet(sweep)
-    assert [line["job"] for line in (best, second, last)] == ["2", "1", "10"]
+    assert max(map(len, lines[: lines.index(head) + 6])) <= 80
+    rows = [line.split() for line in lines[lines.index(head) + 2 :]]
+    assert rows[0] == ["★", "2", "0.01", "finished", "4", "2.0", "64", "0.9000", "–"]
+    assert [row[0] for row in rows[1:4]] == ["1", "3", "4"]
+    assert "3 failed: it broke (traceback: runs/day/12-00-sweep/03-job/failure.txt)" in outcome.out
+    best, second, last, not_run = spreadsheet(sweep)
+    assert [line["job"] for line in (best, second, last)] == ["2", "1", "3"]
     assert (second["test/acc"], last["error"], best["model"]) == ("0.4", "it broke", "mlp")
-    page = (sweep / "sweep.html").read_text(encoding="utf-8")
-    typed = "python train.py -m optimizer.lr=0.001,0.01,9"
+    assert (not_run["optimizer.lr"], not_run["status"]) == ("10", "not run")
     for shown in (typed, "All jobs have model=mlp.", "Traceback: it broke"):
-        assert shown in page
+        assert shown in page_of(sweep)
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", "3"), ("min", "1")])
@@ -70,12 +74,6 @@ def test_many_jobs_are_cut_in_the_terminal_alone(
     assert len(figures(tmp_path)["loss"]) == 60
 
 
-def test_a_job_is_called_by_its_number(tmp_path: Path) -> None:
-    for name in ("0", "1", "10", "02-x", "a"):
-        make_job(tmp_path, 1, "optimizer.lr=1").rename(tmp_path / name)
-    assert sorted(job.name for job in read_sweep(tmp_path).jobs) == ["0", "1", "10", "2", "a"]
-
-
 def test_what_no_job_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As of jobs that compare strategies in another way, and only say what they found."""
     for number, strategy in enumerate(("ddp", "fsdp"), start=1):
@@ -83,7 +81,7 @@ def test_what_no_job_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixtu
         (run / "metrics.json").write_text('{"status": "finished"}')
         (run / "metrics.csv").unlink()
     write_report(tmp_path)
-    out, page = capsys.readouterr().out, (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    out, page = capsys.readouterr().out, page_of(tmp_path)
     head = next(line for line in out.splitlines() if "status" in line)
     assert head.split() == ["job", "strategy", "status"]
     assert "–" not in out
@@ -91,45 +89,31 @@ def test_what_no_job_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert page.count("<th>") == 3
 
 
-def test_jobs_that_have_not_begun_are_counted(tmp_path: Path) -> None:
-    make_job(tmp_path, 2, "optimizer.lr=2", val_acc=0.5)
-    listed = [[f"optimizer.lr={lr}"] for lr in (1, 2, 3)]
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"jobs": listed}))
-    write_report(tmp_path)
-    rows = {row["job"]: (row["optimizer.lr"], row["status"]) for row in spreadsheet(tmp_path)}
-    assert rows == {"1": ("1", "not run"), "2": ("2", "finished"), "3": ("3", "not run")}
-
-
 RECORDS = ("metrics.json", "metrics.csv", "config.yaml")
 NO_TEXT = dict.fromkeys((*RECORDS, ".hydra/overrides.yaml"), b"\xff\xfe\x00: [")
 LINES = b"step,epoch,train/loss\n0,0,1.5\n1,0,inf\nx,,\n2,0,nan\n3,0,1e"
-FACTS = b'{"status": "running", "val/acc": NaN, "seconds": Infinity}'
 # What is in some of its files, or None where one is gone, and what the job is then.
-DAMAGED: dict[str, tuple[Mapping[str, bytes | None], str]] = {
-    "torn metrics": ({"metrics.json": b'{"status": "fini'}, "not run"),
-    "no metrics": (dict.fromkeys(RECORDS), "not run"),
-    "torn lines": ({"metrics.csv": LINES}, "finished"),
-    "no loss": ({"metrics.csv": b"step,epoch,other\n0,0,1.5\n"}, "finished"),
-    "no text": (NO_TEXT, "not run"),
-    "no number": ({"metrics.json": FACTS}, "running"),
-}
+DAMAGED: list[tuple[Mapping[str, bytes | None], str]] = [
+    ({"metrics.json": b'{"status": "fini'}, "not run"),
+    (dict.fromkeys(RECORDS), "not run"),
+    ({"metrics.csv": LINES}, "finished"),
+    ({"metrics.csv": b"step,epoch,other\n0,0,1.5\n"}, "finished"),
+    (NO_TEXT, "not run"),
+    ({"metrics.json": b'{"status": "running", "val/acc": NaN, "seconds": Infinity}'}, "running"),
+]
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("others", [0, 1])
-def test_half_a_job_is_reported(tmp_path: Path, damage: str, others: int) -> None:
-    run = make_job(tmp_path, 1, "optimizer.lr=1", val_acc=0.5)
-    files, status = DAMAGED[damage]
-    for name, content in files.items():
-        (run / name).unlink() if content is None else (run / name).write_bytes(content)
-    for number in range(2, 2 + others):
-        make_job(tmp_path, number, "optimizer.lr=2", val_acc=0.9)
-    jobs = write_report(tmp_path).ranked
-    assert {job.name: job.status for job in jobs}["1"] == status
-    assert len(spreadsheet(tmp_path)) == 1 + others
-    # A line for each job that has a value.
-    complete = sum(job.finished and job.value is not None for job in jobs)
-    assert len(figures(tmp_path).get("parallel", [])) == (complete if complete > 1 else 0)
+def test_half_a_job_is_reported(tmp_path: Path) -> None:
+    for number, (files, status) in enumerate(DAMAGED, start=1):
+        for sweep in (tmp_path / f"alone_{number}", tmp_path / "all"):
+            run = make_job(sweep, number, f"optimizer.lr={number}", val_acc=0.5)
+            for name, content in files.items():
+                (run / name).unlink() if content is None else (run / name).write_bytes(content)
+            jobs = {job.name: job.status for job in write_report(sweep).jobs}
+            assert jobs[str(number)] == status
+            assert len(spreadsheet(sweep)) == len(jobs)
+    # A line for each of the two jobs that have a value.
+    assert len(figures(tmp_path / "all")["parallel"]) == 2
 
 
 def test_seeds_become_mean_and_standard_deviation(
@@ -143,4 +127,95 @@ def test_seeds_become_mean_and_standard_deviation(
     out = capsys.readouterr().out
     assert re.search(r"lr=0.2 +2 of 3 +0.9 ± 0", out)
     assert re.search(r"lr=0.1 +3 +0.6 ± 0.1", out)
-    assert "0.6 ± 0.1" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    assert "0.6 ± 0.1" in page_of(tmp_path)
+
+
+def test_every_job_is_drawn(tmp_path: Path) -> None:
+    for number, rate in enumerate(("1e-4", "1e-2", "1"), start=1):
+        make_job(tmp_path, number, f"optimizer.lr={rate}", val_acc=0.1 * number)
+    write_report(tmp_path)
+    drawn = figures(tmp_path)
+    names = ["1: lr=1e-4", "2: lr=1e-2", "3: lr=1"]
+    assert [line["name"] for line in drawn["loss"]] == names
+    assert drawn["loss"][0]["y"] == LOSSES
+    # From what was reached to the learning rate, each from 0 below to 1 above.
+    assert [line["y"] for line in drawn["parallel"][:3]] == [
+        pytest.approx([height, height]) for height in (0, 0.5, 1)
+    ]
+
+
+def test_long_curves_are_thinned_but_for_the_steps_that_are_compared(tmp_path: Path) -> None:
+    losses = [float(step) for step in range(10_000)]
+    make_job(tmp_path, 1, losses=losses)
+    (job,) = read_sweep(tmp_path).jobs
+    curve = job.curves["train/loss"]
+    assert MOST_POINTS <= len(curve) <= MOST_POINTS + 50
+    assert curve[:50] == list(enumerate(losses[:50]))
+    assert curve[-1][0] > 9_900
+
+
+def compared(sweep: Path, loss: str = "train/loss", **jobs: dict[str, Any]) -> Table:
+    """The comparison of strategies in a sweep: one job of each, by its facts."""
+    for number, (name, facts) in enumerate(jobs.items(), start=1):
+        strategy, _, seed = name.partition("_")
+        words = f"strategy={strategy}", f"seed={seed}"
+        run = make_job(sweep, number, *words, strategy=strategy, **{"val_acc": 0.5, **facts})
+        curves = run / "metrics.csv"
+        curves.write_text(curves.read_text().replace("train/loss", loss))
+    write_report(sweep)
+    table = compare_strategies(read_sweep(sweep))
+    assert table is not None
+    return table
+
+
+@pytest.mark.parametrize("difference", [1e-6, 1e-3])
+def test_strategies_are_compared_with_single(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
+) -> None:
+    jobs: dict[str, Any] = {}
+    for seed in (0, 1):
+        own = [loss + seed for loss in LOSSES]
+        apart = [*own[:2], own[2] * (1 + difference * (1 + seed)), own[3]]
+        memory = 100.0 * (1 + 2 * seed)
+        jobs[f"ddp_{seed}"] = {"losses": apart, "seconds": 3.0, "peak_memory_mib": memory}
+        jobs[f"single_{seed}"] = {"losses": own, "seconds": 2.0, "peak_memory_mib": memory + 100}
+    assert compared(tmp_path, **jobs).rows == [
+        ["single", "0.0e+00", "4", "500.0", "1.00", "400"],
+        ["ddp", f"{2 * difference:.1e}", "4", "750.0", "1.50", "300"],
+    ]
+    # What is more than rounding of one step needs a word.
+    for shown in (page_of(tmp_path), capsys.readouterr().out):
+        assert ("trainer.precision=64-true" in shown) == (difference > 1e-5)
+
+
+def test_strategies_are_compared_with_what_there_is(tmp_path: Path) -> None:
+    """Without single, with names of metrics without a slash, with a reference that failed."""
+    table = compared(tmp_path / "a", "train_loss", ddp={"val_f1": 0.5}, fsdp={"val_f1": 0.5})
+    assert "Strategies, compared with ddp" in page_of(tmp_path / "a")
+    assert table.rows[1][1:3] == ["0.0e+00", str(len(LOSSES))]
+    assert "val_f1" in read_sweep(tmp_path / "a").metrics
+    failed = {"status": "failed", "seconds": 0.0}
+    table = compared(tmp_path / "b", single=failed, ddp={"seconds": 3.0})
+    assert table.heads == ["strategy", "loss difference", "in steps", "ms per step"]
+    assert [[row[0], row[3]] for row in table.rows] == [["single", "–"], ["ddp", "750.0"]]
+
+
+HOSTILE = "</script><script>alert(1)</script><img src='http://example.com/x.png'>"
+
+
+def test_the_page_asks_for_nothing_and_takes_no_text_for_html(tmp_path: Path) -> None:
+    """What a browser makes of it is in the template's tests/browser."""
+    make_job(tmp_path, 1, f"name={HOSTILE}", f"x.'\"<b>={HOSTILE * 20}", val_acc=0.5)
+    make_job(tmp_path, 2, "name=$\\frac{1}", "+callbacks=[bold]", val_acc=0.4)
+    make_job(tmp_path, 3, "name=<b>", "+callbacks=[a,b]", status="failed", error=HOSTILE)
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"command": HOSTILE}))
+    write_report(tmp_path)
+    page, drawn = page_of(tmp_path), figures(tmp_path)
+    assert "default-src 'none'" in page
+    assert "alert(1)" in page
+    assert "<script>alert(1)" not in page
+    assert "<img src='http" not in page
+    # Plotly would take a text in a chart for HTML.
+    texts = str([drawn["loss"][0]["name"], drawn["parallel"][0]["text"]])
+    assert "&lt;/script" in texts
+    assert "<" not in texts.replace("<br>", "")
