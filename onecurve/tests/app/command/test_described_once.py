@@ -1,4 +1,4 @@
-"""Arguments are described once: constructors and YAML files are compared with their models."""
+"""Arguments are described once, by models: YAML files and a script's arguments agree with them."""
 
 import inspect
 import re
@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT
-from hydra.utils import get_object
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ModelSummary
-from lightning.pytorch.strategies import DDPStrategy
-from torch.nn.parallel import DistributedDataParallel
 
 import onecurve
 from onecurve import UserError
@@ -29,17 +26,6 @@ FILES = [
     for group in ("strategy", "callbacks")
     for file in sorted((folder / group).glob("*.yaml"))
 ]
-# Classes of the library with a model of the same name.
-CONFIGURED = (
-    *("averaging.ema.ExponentialMovingAverage", "averaging.swa.StochasticWeightAveraging"),
-    "callbacks.early_stopping.EarlyStopping",
-    *("callbacks.katib.KatibMetrics", "callbacks.lr_finder.LearningRateRangeTest"),
-    *("callbacks.model_summary.LayerTable", "callbacks.nan_guard.NanGuard"),
-    *("callbacks.throughput.Throughput", "checkpoint.callback.BestAndLast"),
-    *("strategies.ddp.DDP", "strategies.dp.DP", "strategies.fsdp.parallel.FSDP"),
-    *("strategies.mesh.strategy.Mesh", "strategies.pipeline.parallel.Pipeline"),
-    *("strategies.single.Single", "strategies.tensor.parallel.Tensor"),
-)
 ABOUT = {"name", "processes"}
 # What a project's files give, while a script gets the default of the constructor.
 GIVEN: dict[str, dict[str, Any]] = {
@@ -69,22 +55,6 @@ def entries(file: Path) -> dict[str, dict[str, Any]]:
     content = yaml.safe_load(re.sub(r"{{.*?}}", "project", file.read_text())) or {}
     content.pop("defaults", None)
     return {file.stem: content} if file.parent.name == "strategy" else content
-
-
-@pytest.mark.parametrize("name", CONFIGURED)
-def test_a_constructor_takes_what_its_model_says(name: str) -> None:
-    model, made = described(f"onecurve.{name}"), get_object(f"onecurve.{name}")
-    taken = inspect.signature(made).parameters.values()
-    defaults = {
-        key: inspect.Parameter.empty if field.is_required() else field.get_default()
-        for key, field in fields(model).items()
-        if key not in ABOUT
-    }
-    named = [each for each in taken if each.kind != inspect.Parameter.VAR_KEYWORD]
-    assert {each.name: each.default for each in named} == defaults
-    is_open = len(named) < len(taken)
-    assert is_open == (model.model_config["extra"] == "allow")
-    assert all(f"{key}: " in made.__init__.__doc__ for key in defaults)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.parts[-4:]))
@@ -134,15 +104,6 @@ def test_what_is_passed_on_has_the_defaults_of_lightning(name: str) -> None:
     known = fields(described(f"onecurve.{name}"))
     keys = {key: field.get_default() for key, field in known.items() if key not in ours}
     assert keys == {key: taken[key].default for key in keys}
-
-
-def test_what_ddp_passes_on_is_known_to_torch() -> None:
-    known = inspect.signature(DistributedDataParallel).parameters
-    strategy = onecurve.DDP(static_graph=True, bucket_cap_mb=3)
-    assert isinstance(strategy, DDPStrategy)
-    assert strategy._ddp_kwargs["static_graph"]
-    assert strategy._ddp_kwargs["bucket_cap_mb"] == 3
-    assert set(strategy._ddp_kwargs) <= set(known)
 
 
 REJECTED: dict[str, Callable[[], Any]] = {

@@ -3,21 +3,27 @@
 import json
 import math
 import os
+import random
 import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from conftest import ROOT, TINY, column
-from fuzz.lines import draws
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from omegaconf import OmegaConf
 from processes import Command, end
 
+from onecurve.app.command.resolvers import register_resolvers
 from onecurve.app.run.interpolation import dotted
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has threads")
 # Others, and as many as one likes: FUZZ_LINES=1000 FUZZ_SEED=1 make test-library ARGS=-kfuzz
 LINES, SEED = int(os.environ.get("FUZZ_LINES", 10)), int(os.environ.get("FUZZ_SEED", 0))
 # A run of one step, whatever is drawn after it.
@@ -25,19 +31,92 @@ SHORT = (*TINY, "trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.max_
 SHORT += ("trainer.limit_val_batches=1", "trainer.limit_test_batches=1")
 # A number that is too large must not take this machine's memory.
 BYTES_AT_MOST = 16 << 30
+# Of no use to a number, and to true or false.
+NO_NUMBER = ("nan", "abc", "''", "[]", "[1]", "{}", "{a:1}", "ä☃", "NaN", "[nan]", "a b", "-", "1_")
+# What may be right somewhere.
+OTHERS = (
+    *("inf", "-inf", "-1", "0", "1", "2", "0.5", "1.5", "1e3", "-0.0", "99999999999999999999"),
+    *("null", "true", "false", "[a,b]", "[0.5]", "[1,2]", "None", "auto", "x" * 300, "/etc/passwd"),
+    *("/dev/null", "../here", "~", "${seed}", "/proc/nowhere", "[[1]]", "{b:{c:nan}}"),
+)
+# Wrong wherever they stand.
+BROKEN = (
+    *("${missing}", "${oc.env:NOT_SET}", "${", "${.a.b}"),
+    *("'open", '"open', "[", "{", "]", "a,b"),
+)
+# Without these there is no run, and a run cannot begin.
+NEEDED = ("task", "data", "model", "trainer", "strategy", "paths", "launch", "seed")
+# They start other processes, or look for other machines; and what a network makes of an input that
+# is not its own fails in the network's lines, with the traceback that its author needs.
+NOT_DRAWN = (
+    *("hydra", "sweep", "wandb", "trainer.num_nodes", "num_workers"),
+    *("model.image_size", "model.in_channels", "num_classes"),
+)
+Line = tuple[list[str], bool]
+"""What is typed, and whether it is wrong by the way in which it was made; else nobody knows."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return tmp_path / "here"
+def draws() -> Iterator[Line]:
+    """Lines for `train.py`, each with one to three mutations; the same come of the same seed."""
+    register_resolvers()
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config: Any = OmegaConf.to_container(compose("train", list(SHORT)))
+        loader = GlobalHydra.instance().config_loader()
+        groups = {
+            name: [*filter(is_drawn, loader.get_group_options(name, ObjectType.CONFIG))]
+            for name in filter(is_drawn, sorted(loader.list_groups("")))
+        }
+    values = {key: value for key, value in dotted(config) if is_drawn(key)}
+    groups = {name: choices for name, choices in groups.items() if choices}
+    generator = random.Random(SEED)
+    for _ in range(LINES):
+        count = generator.choice((1, 1, 1, 2, 3))
+        drawn = [mutation(generator, values, groups) for _ in range(count)]
+        words = [word for typed, _ in drawn for word in typed]
+        # Two that contradict each other: what comes last counts, and may be right.
+        keys = [word.lstrip("+~").partition("=")[0].partition(".")[0] for word in words]
+        yield words, any(wrong for _, wrong in drawn) and len(set(keys)) == len(keys)
 
 
-def faults(folder: Path, script: Path, *typed: str, wrong: bool) -> list[str]:
+def is_drawn(name: str) -> bool:
+    return not any(part in name for part in NOT_DRAWN)
+
+
+def mutation(
+    generator: random.Random, values: dict[str, Any], groups: dict[str, list[str]]
+) -> Line:
+    pick = generator.choice
+    key, group, value = pick([*values]), pick([*groups]), pick(NO_NUMBER + OTHERS)
+    one, two, at = pick(groups[group]), pick(groups[group]), generator.randrange(len(key))
+    misspelt = pick((key[:at] + key[at + 1 :], f"{key[:at]}x{key[at:]}", f"{key}.x", key.upper()))
+    is_known = misspelt in values or misspelt in groups or misspelt.startswith("paths.")
+    gone = pick([*values, *groups, *NEEDED])
+    added = pick((key, f"{key}.x", f"{key.partition('.')[0]}.new", "new", ""))
+    choices: list[Line] = [
+        ([f"{group}={one}"], False),
+        ([f"{group}={one}x"], True),
+        ([f"{group}=null"], True),
+        ([f"{group}=[{one},{two}]"], group not in ("callbacks", "logger")),
+        ([f"{group}={{a:1}}"], False),  # is laid on top of the choice that is made already
+        ([f"+{group}={one}"], False),
+    ]
+    usual: Line = ([f"{key}={value}"], isinstance(values[key], int | float) and value in NO_NUMBER)
+    lines: list[Line] = [
+        *(usual, usual, usual, pick(choices)),
+        ([f"{key}={pick(BROKEN)}"], True),
+        ([f"{misspelt}=1"], not is_known),
+        ([f"{pick(('+', '++'))}{added}={value}"], False),
+        ([f"~{gone}"], gone in NEEDED),
+        (pick(([key], [key, "1"], [f"={key}"], [f"{key}:1"], [f"-{key}"])), True),
+    ]
+    return pick(lines)
+
+
+def faults(folder: Path, *typed: str, wrong: bool) -> list[str]:
     """What is wrong with what a command has done in an empty folder; it must be rejected if so."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    command = Command(folder, str(script), *typed)
+    command = Command(folder, "train.py", *typed)
     resource.prlimit(command.pid, resource.RLIMIT_AS, (BYTES_AT_MOST, BYTES_AT_MOST))
     try:
         _, err = command.communicate(60)
@@ -46,13 +125,11 @@ def faults(folder: Path, script: Path, *typed: str, wrong: bool) -> list[str]:
     finally:
         end(command)
     status, lines = command.returncode, [line for line in err.splitlines() if line.strip()]
-    found = []
     if "Traceback (most recent call last)" in err or status not in (0, 1, 2):
-        found.append(f"traceback: status {status}: {''.join(lines[-1:])}")
-    elif status and len(lines) != 1:
-        found.append(f"{len(lines)} lines of refusal: {' / '.join(lines)[:300]}")
+        return [f"traceback: status {status}: {''.join(lines[-1:])}"]
     if status == 0:
-        return [*found, *(["wrong acceptance"] if wrong else not_right(folder))]
+        return ["wrong acceptance"] if wrong else not_right(folder)
+    found = [] if len(lines) == 1 else [f"{len(lines)} lines of refusal: {' / '.join(lines)[:300]}"]
     # What had begun to train keeps its directory, with the record of how it ended.
     if list(folder.iterdir()) and not list(folder.rglob("metrics.csv")):
         found.append("leftover")
@@ -61,31 +138,22 @@ def faults(folder: Path, script: Path, *typed: str, wrong: bool) -> list[str]:
 
 def not_right(folder: Path) -> list[str]:
     """What an accepted run shows not to have been right."""
-    runs = [path.parent for path in folder.rglob("metrics.json")]
-    if len(runs) != 1:
-        return [f"{len(runs)} run directories"]
-    config = yaml.safe_load((runs[0] / "config.yaml").read_text())
-    facts = json.loads((runs[0] / "metrics.json").read_text())
+    (run,) = (path.parent for path in folder.rglob("metrics.json"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    facts = json.loads((run / "metrics.json").read_text())
     expected = {"status": "finished", "strategy": config["strategy"]["name"]}
     found = [f"{key}={facts.get(key)}" for key in expected if facts.get(key) != expected[key]]
-    losses = column(runs[0], "train/loss") if (runs[0] / "metrics.csv").exists() else []
+    losses = column(run, "train/loss") if (run / "metrics.csv").exists() else []
     # One that a person has added means something to that person alone.
     known = [(key, value) for key, value in dotted(config) if not key.startswith("new")]
     nans = [key for key, value in known if isinstance(value, float) and math.isnan(value)]
     return [*found, *(f"loss={value}" for value in losses if not math.isfinite(value)), *nans]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has threads")
 def test_no_command_line_gets_a_traceback_leaves_something_or_is_wrongly_accepted(
-    folder: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for words, wrong in draws(ROOT / "configs", SHORT, SEED, LINES):
-        assert faults(folder, ROOT / "train.py", *SHORT, *words, wrong=wrong) == [], words
-
-
-def test_what_is_wrong_is_found(folder: Path, tmp_path: Path) -> None:
-    script = tmp_path / "wrong.py"
-    script.write_text("open('left', 'w')\nraise KeyError('x')\n")
-    assert faults(folder, script, wrong=True) == ["traceback: status 1: KeyError: 'x'", "leftover"]
-    script.write_text("")
-    assert faults(folder, script, wrong=True) == ["wrong acceptance"]
-    assert faults(folder, script, wrong=False) == ["0 run directories"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for words, wrong in draws():
+        assert faults(tmp_path / "here", *SHORT, *words, wrong=wrong) == [], words

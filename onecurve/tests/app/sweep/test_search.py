@@ -115,7 +115,6 @@ def test_a_space_may_be_written_down(warm: Cli, tmp_path: Path) -> None:
     ("typed", "answer", "such_as"),
     [
         ("sweep.objective=val/acx", "sweep.objective=val/acx: nothing logs", "val/acc"),
-        ("sweep.objective=secnods", "sweep.objective=secnods: nothing logs", "seconds"),
         ("monitor=val/loss", "mode=max: a smaller monitor=val/loss is better", "mode=min"),
     ],
 )

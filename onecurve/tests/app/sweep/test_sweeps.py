@@ -32,21 +32,8 @@ from onecurve.app.run.record import try_lock
 __all__ = ["fake_jobs"]
 
 
-class Counted(Callback):
-    """Leaves a line in a file for every epoch that begins."""
-
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
-
-    def on_train_epoch_start(self, trainer: Trainer, *_: object) -> None:
-        if trainer.is_global_zero:
-            with self.file.open("a") as file:
-                file.write(f"{Path(trainer.default_root_dir).name} {trainer.current_epoch}\n")
-
-
 # Of most runs here no more is asked than that they were there.
 SHORT = (*TINY, "trainer.limit_train_batches=4", "trainer.limit_val_batches=1")
-COUNTED = ("+callbacks.counted._target_=test_sweeps.Counted", "+callbacks.counted.file=epochs.txt")
 
 
 def statuses(sweep: Path) -> dict[int, str]:
@@ -65,17 +52,11 @@ def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
     names = ",".join(strategies)
     done = cli("train.py", "-m", f"strategy={names}", "optimizer.lr=1e-3,1e-2", *SHORT, FLOAT64)
     assert done.status == 0, done.err
-    assert len(done.runs) == 12
-    (sweep,) = {run.parent for run in done.runs}
+    (sweep,) = (tmp_path / "runs").glob("*/*")
     jobs = [f"lr={lr},strategy={name}" for name in strategies for lr in ("0.001", "0.01")]
     expected = [f"{number:02}-optimizer.{job}" for number, job in enumerate(jobs, start=1)]
     assert [run.name for run in done.runs] == expected
     assert sorted(path.name for path in sweep.iterdir() if path.is_dir()) == expected
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert list((tmp_path / "runs").glob("*/*")) == [sweep]
-    facts = [json.loads((run / "metrics.json").read_text()) for run in done.runs]
-    ranks_of = {each["strategy"]: each["world_size"] for each in facts}
-    assert ranks_of == {name: 1 if name in ("single", "dp") else 2 for name in strategies}
     for lr in ("0.001", "0.01"):
         curves = [column(run, "train/loss") for run in done.runs if f"lr={lr}," in run.name]
         assert max(largest_difference(curves[0], curve) for curve in curves) <= ROUNDING
@@ -111,10 +92,8 @@ def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
 def kill_when_there_is(file: str, *arguments: str, folder: Path) -> None:
     """Start a sweep, and kill it with a signal that it cannot hear."""
     sweep = Command(folder, "train.py", "-m", *arguments)
-    deadline = time.monotonic() + 120
     while not list(folder.glob(file)):
         assert sweep.poll() is None, "the sweep ended by itself"
-        assert time.monotonic() < deadline
         time.sleep(0.02)
     sweep.kill()
     sweep.wait(timeout=60)
@@ -122,8 +101,8 @@ def kill_when_there_is(file: str, *arguments: str, folder: Path) -> None:
 
 @pytest.mark.long
 def test_a_killed_sweep_goes_on(warm: Cli, tmp_path: Path) -> None:
-    arguments = ("seed=range(3)", "strategy=ddp", *TINY, "trainer.max_epochs=4", *COUNTED)
-    arguments += ("trainer.limit_train_batches=10", "test=false")
+    arguments = ("seed=range(3)", "strategy=ddp", *TINY, "trainer.max_epochs=4", "test=false")
+    arguments += ("trainer.limit_train_batches=10",)
     second = "runs/*/*/02-seed=1/checkpoints/last.ckpt"
     kill_when_there_is(second, *arguments, folder=tmp_path)
     done = warm("train.py", "-m", *arguments)
@@ -132,19 +111,11 @@ def test_a_killed_sweep_goes_on(warm: Cli, tmp_path: Path) -> None:
     assert "resuming a sweep of 3 jobs" in done.out
     assert done.out.count("finished already") == 1
     assert done.out.count("resume: continuing from last.ckpt") == 1
-    epochs = (tmp_path / "epochs.txt").read_text().split()
-    begun = list(zip(epochs[::2], epochs[1::2], strict=True))
-    for seed in (0, 2):
-        name = f"{seed + 1:02}-seed={seed}"
-        assert [epoch for job, epoch in begun if job == name] == ["0", "1", "2", "3"]
-    # The second went on: at most the epoch that was under way is made again.
-    again = [int(epoch) for job, epoch in begun if job == "02-seed=1"]
-    assert sorted(set(again)) == [0, 1, 2, 3]
-    assert again.count(0) == 1
-    assert len(again) <= 5
+    # The second went on where it was, the others began once.
+    for run in run_directories(tmp_path):
+        assert len(column(run, "train/loss")) == 40
     named = warm("train.py", "-m", *arguments, f"hydra.sweep.dir={sweep}")
     assert named.out.count("finished already") == 3
-    assert (tmp_path / "epochs.txt").read_text().split() == epochs
 
 
 def test_two_processes_do_not_share_a_grid(refused: Refused, tmp_path: Path) -> None:
@@ -177,18 +148,15 @@ def test_failures_stay_where_they_are(cli: Cli) -> None:
 
 
 def test_a_failed_job_runs_again_with_the_same_command(
-    cli: Cli, warm: Cli, fake_jobs: FakeJobs
+    cli: Cli, warm: Cli, fake_jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fails(config: DictConfig) -> dict[str, float]:
+        raise ArithmeticError("try 1 failed")
+
     sweep = ("train.py", "-m", *SHORT, "seed=1")
-    succeeds = fake_jobs.outcome
-
-    def fails_at_first(config: DictConfig) -> dict[str, float]:
-        if fake_jobs.started.count(fake_jobs.started[-1]) == 1:
-            raise ArithmeticError("try 1 failed")
-        return succeeds(config)
-
-    fake_jobs.outcome = fails_at_first
-    first = cli(*sweep)
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_jobs, "outcome", fails)
+        first = cli(*sweep)
     assert first.status == 1
     assert statuses(first.run.parent) == {1: "failed"}
     assert "ArithmeticError: try 1" in (first.run / "failure.txt").read_text()
@@ -204,8 +172,8 @@ def test_a_failed_job_runs_again_with_the_same_command(
     assert fake_jobs.started == ["01"] * 4  # with one value there is nothing to be named by
 
 
-def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
-    """One that was under way, and one that was never begun, are run."""
+def test_finished_jobs_are_skipped(warm: Cli, refused: Refused, fake_jobs: FakeJobs) -> None:
+    """One that was under way, and one that was never begun, are run; another sweep is not."""
     sweep = ("train.py", "-m", *SHORT, "seed=1,2,3", "hydra.sweep.dir=mine")
     first = warm(*sweep).out
     assert "To give a sweep a name" not in first
@@ -223,6 +191,13 @@ def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
     assert re.findall(r"^jobs left: .*,", again.out, re.M) == ["jobs left: 1 of 3,"]
     assert fake_jobs.started == ["02-seed=2", "03-seed=3"]
     assert statuses(Path("mine")) == dict.fromkeys((1, 2, 3), "finished")
+    before = sorted(Path.cwd().rglob("*"))
+    other = "seed=1,2,3 hydra.sweep.dir=mine with the configuration in sweep.yaml"
+    for typed, said in (("trainer.max_epochs=3", other), ("sweep.resume=false", "resume=true")):
+        line = refused(*sweep, typed)
+        assert line.startswith("error: hydra.sweep.dir=mine: holds a")
+        assert said in line
+    assert sorted(Path.cwd().rglob("*")) == before
 
 
 def test_a_failed_job_stops_the_sweep(cli: Cli, fake_jobs: FakeJobs) -> None:
@@ -249,23 +224,3 @@ def test_a_job_is_a_run_like_any_other(warm: Cli) -> None:
     longer = warm("train.py", f"resume={relative}", "trainer.max_epochs=3")
     assert longer.runs == []
     assert json.loads((job / "metrics.json").read_text())["global_step"] == 12
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("fake_jobs")
-def test_a_directory_of_another_sweep_is_refused(
-    refused: Refused, warm: Cli, tmp_path: Path
-) -> None:
-    place = "hydra.sweep.dir=runs/mine"
-    warm("train.py", "-m", *SHORT, "seed=1,2", place)
-    before = sorted(tmp_path.rglob("*"))
-    other = f"seed=1,2 {place} with the configuration in sweep.yaml"
-    for typed, said in (
-        ("seed=1,2 trainer.max_epochs=3", other),
-        ("seed=1,2,3", other),
-        ("seed=1,2 sweep.resume=false", "sweep.resume=true"),
-    ):
-        line = refused("train.py", "-m", *SHORT, *typed.split(), place)
-        assert line.startswith(f"error: {place}: holds a")
-        assert said in line
-    assert sorted(tmp_path.rglob("*")) == before

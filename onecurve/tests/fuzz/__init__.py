@@ -1,1 +1,0 @@
-"""Draws command lines from a seed, tries them, and judges what came."""
