@@ -1,7 +1,7 @@
-"""What a plan says: of published runs, of every mesh, and in one line where it can say nothing."""
+"""What a plan says of every mesh, its timeline, and the lines of the command."""
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,21 +10,22 @@ from conftest import Cli
 from small.task import Classification
 from torch import nn
 
+import onecurve.planner.timeline as timeline
+import onecurve.strategies.pipeline.limits as limits
 from onecurve import torch_versions
 from onecurve.app.config.groups import Plan
 from onecurve.planner.hardware import HARDWARE, gather, group_of, reduce
 from onecurve.planner.meshes import all_meshes, products
 from onecurve.planner.network import Network, Precision, Request
-from onecurve.planner.pipeline import waiting
+from onecurve.planner.pipeline import order_of, waiting
 from onecurve.strategies.mesh.sizes import Sizes
-from onecurve.strategies.pipeline.shapes import LayerShapes
 
 SMALL = ("model=mlp", "data.image_size=8", "plan.gpu=cpu", "data.batch_size=64")
 
 
-def test_the_command_takes_the_hardware_that_there_is() -> None:
-    known = Plan.__annotations__["gpu"].__args__
-    assert set(known) == {*HARDWARE, "cpu"}
+def test_the_command_takes_what_there_is() -> None:
+    assert {*get_args(Plan.__annotations__["gpu"])} == {*HARDWARE, "cpu"}
+    assert get_args(limits.Schedule) == tuple(limits.SCHEDULES)
 
 
 def test_every_product_is_a_mesh_that_fits_or_has_a_reason() -> None:
@@ -41,12 +42,26 @@ def test_every_product_is_a_mesh_that_fits_or_has_a_reason() -> None:
     assert "tensor groups over more than one node" in others[Sizes(tensor=8)]
 
 
-def test_layers_are_cut_as_training_cuts_them() -> None:
-    layers = {"a": nn.Linear(8, 64), "b": nn.Tanh(), "c": nn.Linear(64, 5), "d": nn.Linear(5, 5)}
-    inputs = (torch.randn(6, 8),)
-    network = Network(layers, inputs, precision=Precision.named("32-true"))
-    expected = LayerShapes(layers, network.precision.context).costs(inputs)
-    assert network.costs(6) == pytest.approx(expected)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(4, 8), (4, 16), (2, 8), (3, 6)])
+@pytest.mark.parametrize("schedule", limits.SCHEDULES)
+def test_the_bubble_is_the_closed_form(schedule: str, ranks: int, microbatches: int) -> None:
+    """Warm-up and drain take ranks - 1 steps: of a third of the length where backward is split."""
+    per_rank = limits.SCHEDULES[schedule].stages_per_rank
+    steps = per_rank * microbatches
+    if schedule in ("interleaved_zero_bubble", "zbv"):
+        steps *= 3
+    expected = (ranks - 1) / (steps + ranks - 1)
+    said = limits.idle_share(schedule, ranks, microbatches, ranks * per_rank)
+    assert said == pytest.approx(expected)
+    spans = timeline.simulate(order_of(schedule, ranks, microbatches), [1.0] * (ranks * per_rank))
+    assert timeline.bubble(spans) == pytest.approx(expected)
+
+
+def test_an_uneven_partition_waits_for_its_largest_stage() -> None:
+    """By hand: before stage 1 there is one forward pass of stage 0, after it one backward pass."""
+    spans = timeline.simulate(order_of("gpipe", 2, 2), [1.0, 3.0])
+    assert max(span.stop for span in spans) == 1 + 6 + 12 + 2
+    assert timeline.bubble(spans) == pytest.approx(1 - (6 + 18) / (2 * 21))
 
 
 def test_what_waits_is_what_the_papers_say() -> None:

@@ -114,8 +114,9 @@ def planned(
     """What the plan of a run's own configuration says of each rank of a pipeline."""
     config = OmegaConf.load(run / "config.yaml")
     auto = dict.fromkeys(("schedule", "microbatches"), "auto")
-    auto |= dict.fromkeys(("activation_checkpointing", "compile"), "none")
-    config.plan = {"gpu": "cpu", "free": 0.0, **auto}
+    compiled = "layer" if config.compile == "layer" else "none"
+    config.plan = {"gpu": "cpu", "free": 0.0, "compile": compiled, **auto}
+    config.plan.activation_checkpointing = "none"
     request: Request = request_of(config)
     share = request.batch // sizes.data_parallel
     stages = stages_of(
@@ -127,6 +128,7 @@ def planned(
 PIPELINE = ("strategy=pipeline", "trainer.devices=2")
 FOUR = ("strategy.replicas=2", "trainer.devices=4")
 MESHES: dict[str, tuple[tuple[str, ...], Sizes, str, int]] = {
+    "single": (("strategy=single",), Sizes(), "", 1),
     "fsdp": (("strategy=fsdp", "trainer.devices=2"), Sizes(shard=2), "", 1),
     "tensor": (("strategy=tensor", "trainer.devices=2"), Sizes(tensor=2), "", 1),
     "replicas of shards": (("strategy=fsdp", *FOUR), Sizes(replicate=2, shard=2), "", 1),
@@ -143,7 +145,13 @@ SPLIT = ("interleaved_zero_bubble",)
 
 # What is typed beside a mesh; of images, layers only look at their input in another shape, and a
 # batch is cut into views.
-CASES = [("fsdp", TRANSFORMER), ("1f1b", LENET), ("tensor", MLP)]
+COMPILED = (
+    "compile=layer",
+    "compile_backend=aot_eager_decomp_partition",
+    "trainer.precision=bf16-mixed",
+    *TRANSFORMER,
+)
+CASES = [("fsdp", TRANSFORMER), ("1f1b", LENET), ("tensor", MLP), ("single", COMPILED)]
 LONG = [
     *((mesh, TRANSFORMER) for mesh in ("replicas of shards", "pipeline of shards", *SPLIT)),
     ("fsdp", ("trainer.precision=bf16-mixed", *TRANSFORMER)),
@@ -172,52 +180,3 @@ def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str, typed: tuple[st
                 kind,
                 rank,
             )
-
-
-class Gated(nn.Module):
-    """Elementwise operations around matrix products, of which only some results need be kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(32)
-        self.gate, self.up, self.down = nn.Linear(32, 96), nn.Linear(32, 96), nn.Linear(96, 32)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        normed = self.norm(inputs).float()
-        gated = F.silu(self.gate(normed)) * torch.sigmoid(self.up(normed))
-        outputs: Tensor = inputs + self.down(gated)
-        return outputs
-
-
-def mean_loss(logits: Tensor) -> Tensor:
-    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
-
-
-COMPILED = {
-    "layer, 16 bits": (Gated(), "bf16-mixed"),
-    "layer, 32 bits": (Gated(), "32-true"),
-    "loss, 16 bits": (mean_loss, "bf16-mixed"),
-}
-
-
-@pytest.mark.parametrize("name", one_of_a_kind(COMPILED, kept=["layer, 16 bits", "loss, 16 bits"]))
-def test_a_plan_knows_what_a_compiled_layer_keeps(name: str) -> None:
-    """As a backend does that partitions like inductor, and generates no code."""
-    layer, precision = COMPILED[name]
-    autocast = partial(torch.autocast, "cpu", torch.bfloat16)
-    context = autocast if precision == "bf16-mixed" else nullcontext
-    dtype = torch.bfloat16 if layer is mean_loss and context is autocast else torch.float32
-    inputs = torch.randn(BATCH, 32, dtype=dtype, requires_grad=True)
-    saved = Saved(layer if isinstance(layer, nn.Module) else nn.Identity())
-    compiled = torch.compile(layer, backend="aot_eager_decomp_partition")
-    with saved.hooks, context():
-        outputs = compiled(inputs)
-    planned = {}
-    for fused in (True, False):
-        each = run_layer(layer, (inputs,), Conditions(), {}, context, fused)
-        planned[fused] = each.held[0] * BATCH + each.held[1]
-        planned[fused] += BATCH * each.holds_input * each.input_bytes
-        planned[fused] += BATCH * each.holds_output * each.output_bytes
-    assert outputs.grad_fn is not None
-    assert planned[True] == pytest.approx(saved.now, rel=0.02, abs=64)
-    assert planned[True] < 0.9 * planned[False]

@@ -3,14 +3,16 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, Cli, column, run_directories
-from processes import Command, nothing_stays_of
+from conftest import ROOT, TINY, Cli, column, run_directories
+from processes import nothing_stays_of
 from test_resume import same, weights
 from test_sweeps import statuses
 
@@ -23,13 +25,17 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+TRAIN = (sys.executable, str(ROOT / "train.py"), "-m", *TINY)
+Start = Callable[..., subprocess.Popen[str]]
+
+
 @pytest.fixture
-def sweep(start: Callable[..., Command], tmp_path: Path) -> Callable[..., Path]:
-    """A sweep that must succeed: its directory. Its launcher is none of this process."""
+def sweep(start_by: Start, tmp_path: Path) -> Callable[..., Path]:
+    """A sweep that must succeed: its directory."""
 
     def run(*arguments: str) -> Path:
-        command = start("-m", *TINY, *arguments)
-        _, said = command.communicate(300)
+        command = start_by(*TRAIN, *arguments)
+        _, said = command.communicate(timeout=300)
         assert command.returncode == 0, said
         assert "Traceback" not in said
         (directory,) = {run.parent for run in run_directories(tmp_path)}
@@ -71,15 +77,15 @@ def test_submitit_on_this_machine(sweep: Callable[..., Path]) -> None:
 
 
 @pytest.mark.long
-def test_ctrl_c_lets_all_jobs_save(start: Callable[..., Command], tmp_path: Path) -> None:
-    typed = (*TINY, "seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=30", "test=false")
-    command = start("-m", *typed, "sweep/launcher=joblib", "trainer.limit_train_batches=5")
+def test_ctrl_c_lets_all_jobs_save(start_by: Start, tmp_path: Path) -> None:
+    typed = ("seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=30", "test=false")
+    command = start_by(*TRAIN, *typed, "sweep/launcher=joblib", "trainer.limit_train_batches=5")
     # One is finished then, and its process is at the next.
     while len(list(tmp_path.glob("runs/*/*/*/checkpoints/last.ckpt"))) < 3:
         assert command.poll() is None, "the sweep ended by itself"
         time.sleep(0.02)
     os.killpg(command.pid, signal.SIGINT)
-    _, said = command.communicate(120)
+    _, said = command.communicate(timeout=120)
     assert command.returncode == 130, said
     *lines, last = said.splitlines()
     assert last == "stopped by Ctrl-C; the same command resumes the sweep"
