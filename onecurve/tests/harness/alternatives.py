@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 
 # Words that stand for what a person fills in.
-FILLED_IN = {"HOST:PORT": "10.0.0.1:29500", "=FILE": "=secret", "callbacks=NAME": "callbacks=ema"}
+FILLED_IN = {"callbacks=NAME": "callbacks=ema"}
 LEFT_OPEN = re.compile(r"\.\.\.|DATE|VALUE|CLASS|MyClass")
 KEY = r"[+~]?[a-z][\w./]*"
 QUOTED = r"""'[^']+'(?:"'"'[^']*')*"""  # with apostrophes, as shlex.quote writes them
@@ -22,8 +22,6 @@ def followed(line: str, typed: list[str]) -> Iterator[list[str]]:
     """
     refused = re.split("[=:]", line.removeprefix("error: "))[0].lstrip("+~")
     goes = re.search("leave it out, or|instead|a space", line) is not None
-    if "-m" in typed:  # one job of the sweep
-        typed = [re.sub(r"^(\w+=\w+),.*", r"\1", word) for word in typed if word != "-m"]
     for proposed in PROPOSED.findall(line):
         if LEFT_OPEN.search(proposed):
             continue

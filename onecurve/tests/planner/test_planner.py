@@ -113,14 +113,6 @@ def test_a_plan(warm: Cli) -> None:
     assert "trainer.devices=8 trainer.num_nodes=8" in large
 
 
-def test_what_has_positions() -> None:
-    """Tokens and vectors have; rows of a table and images have none."""
-    inputs = (torch.zeros(2, 8).long(), *map(torch.zeros, ((2, 8, 3), (2, 8), (2, 3, 8, 8))))
-    precision = Precision.named("32-true")
-    networks = [Network({"only": nn.Identity()}, (each,), precision=precision) for each in inputs]
-    assert [network.length for network in networks] == [8, 8, None, None]
-
-
 def test_a_plan_takes_schedules_that_this_torch_has(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

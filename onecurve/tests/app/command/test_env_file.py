@@ -1,24 +1,14 @@
 """`.env` in the project: read before Hydra composes, weaker than the shell, never shown."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Cli
+from conftest import ROOT, Cli, Refused
 
 from onecurve.app.command.environment import read_env_file
 from onecurve.errors import UserError
-
-APPLICATION = """
-from onecurve import app
-
-@app.main(config="shown")
-def show(run):
-    raise NotImplementedError
-
-if __name__ == "__main__":
-    show()
-"""
 
 
 def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,21 +40,14 @@ def test_a_line_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_command_has_them_wherever_one_stands(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "project/configs").mkdir(parents=True)
-    (tmp_path / "project/app.py").write_text(APPLICATION)
-    content = "defaults: [paths: default, hydra: default, _self_]\nkey: ${oc.env:SOME_KEY}\n"
-    (tmp_path / "project/configs/shown.yaml").write_text(content)
-    (tmp_path / "project/.env").write_text("SOME_KEY=from_file\n")
-    command = (str(tmp_path / "project/app.py"), "--cfg", "job", "--resolve")
-
+    project = shutil.copytree(ROOT, tmp_path / "project")
+    (project / ".env").write_text("SOME_KEY=from_file\n")
+    command = (str(project / "train.py"), "--cfg", "job", "--resolve", "project=${oc.env:SOME_KEY}")
     monkeypatch.setenv("SOME_KEY", "of_shell")
-    assert "key: of_shell" in cli(*command).out.splitlines()
+    assert "project: of_shell" in cli(*command).out.splitlines()
     monkeypatch.delenv("SOME_KEY")
-    assert "key: from_file" in cli(*command).out.splitlines()
-    (tmp_path / "project/.env").write_text("no secret\n")
-    rejected = cli(*command)
-    assert (rejected.status, rejected.out) == (2, "")
-    assert rejected.err.startswith("error: ")
-    assert rejected.err.count("\n") == 1
+    assert "project: from_file" in cli(*command).out.splitlines()
+    (project / ".env").write_text("no secret\n")
+    assert refused(*command).startswith("error: ")

@@ -1,6 +1,5 @@
 """Command lines that nobody means: none may lead to a traceback, or leave something behind."""
 
-import json
 import math
 import os
 import random
@@ -13,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from conftest import ROOT, TINY, column
+from conftest import ROOT, TINY, column, run_directories
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -44,7 +42,7 @@ BROKEN = (
     *("${missing}", "${oc.env:NOT_SET}", "${", "${.a.b}"),
     *("'open", '"open', "[", "{", "]", "a,b"),
 )
-# Without these there is no run, and a run cannot begin.
+# Without these there is no run.
 NEEDED = ("task", "data", "model", "trainer", "strategy", "paths", "launch", "seed")
 # They start other processes, or look for other machines; and what a network makes of an input that
 # is not its own fails in the network's lines, with the traceback that its author needs.
@@ -56,60 +54,49 @@ Line = tuple[list[str], bool]
 """What is typed, and whether it is wrong by the way in which it was made; else nobody knows."""
 
 
-def draws() -> Iterator[Line]:
-    """Lines for `train.py`, each with one to three mutations; the same come of the same seed."""
-    register_resolvers()
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config: Any = OmegaConf.to_container(compose("train", list(SHORT)))
-        loader = GlobalHydra.instance().config_loader()
-        groups = {
-            name: [*filter(is_drawn, loader.get_group_options(name, ObjectType.CONFIG))]
-            for name in filter(is_drawn, sorted(loader.list_groups("")))
-        }
-    values = {key: value for key, value in dotted(config) if is_drawn(key)}
-    groups = {name: choices for name, choices in groups.items() if choices}
-    generator = random.Random(SEED)
-    for _ in range(LINES):
-        count = generator.choice((1, 1, 1, 2, 3))
-        drawn = [mutation(generator, values, groups) for _ in range(count)]
-        words = [word for typed, _ in drawn for word in typed]
-        # Two that contradict each other: what comes last counts, and may be right.
-        keys = [word.lstrip("+~").partition("=")[0].partition(".")[0] for word in words]
-        yield words, any(wrong for _, wrong in drawn) and len(set(keys)) == len(keys)
-
-
 def is_drawn(name: str) -> bool:
     return not any(part in name for part in NOT_DRAWN)
 
 
-def mutation(
-    generator: random.Random, values: dict[str, Any], groups: dict[str, list[str]]
-) -> Line:
-    pick = generator.choice
-    key, group, value = pick([*values]), pick([*groups]), pick(NO_NUMBER + OTHERS)
-    one, two, at = pick(groups[group]), pick(groups[group]), generator.randrange(len(key))
-    misspelt = pick((key[:at] + key[at + 1 :], f"{key[:at]}x{key[at:]}", f"{key}.x", key.upper()))
-    is_known = misspelt in values or misspelt in groups or misspelt.startswith("paths.")
-    gone = pick([*values, *groups, *NEEDED])
-    added = pick((key, f"{key}.x", f"{key.partition('.')[0]}.new", "new", ""))
-    choices: list[Line] = [
-        ([f"{group}={one}"], False),
-        ([f"{group}={one}x"], True),
-        ([f"{group}=null"], True),
-        ([f"{group}=[{one},{two}]"], group not in ("callbacks", "logger")),
-        ([f"{group}={{a:1}}"], False),  # is laid on top of the choice that is made already
-        ([f"+{group}={one}"], False),
-    ]
-    usual: Line = ([f"{key}={value}"], isinstance(values[key], int | float) and value in NO_NUMBER)
-    lines: list[Line] = [
-        *(usual, usual, usual, pick(choices)),
-        ([f"{key}={pick(BROKEN)}"], True),
-        ([f"{misspelt}=1"], not is_known),
-        ([f"{pick(('+', '++'))}{added}={value}"], False),
-        ([f"~{gone}"], gone in NEEDED),
-        (pick(([key], [key, "1"], [f"={key}"], [f"{key}:1"], [f"-{key}"])), True),
-    ]
-    return pick(lines)
+def draws() -> Iterator[Line]:
+    """Lines for `train.py`; the same come of the same seed."""
+    register_resolvers()
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config: Any = OmegaConf.to_container(compose("train", list(SHORT)))
+        loader = GlobalHydra.instance().config_loader()
+        choices = {
+            group: [*filter(is_drawn, loader.get_group_options(group, ObjectType.CONFIG))]
+            for group in filter(is_drawn, sorted(loader.list_groups("")))
+        }
+    values = {key: value for key, value in dotted(config) if is_drawn(key)}
+    groups = [group for group in choices if choices[group]]
+    pick = random.Random(SEED).choice
+    for _ in range(LINES):
+        key, group, value = pick([*values]), pick(groups), pick(NO_NUMBER + OTHERS)
+        one, two, at = pick(choices[group]), pick(choices[group]), pick(range(len(key)))
+        misspelt = pick((key[:at] + key[at + 1 :], f"{key[:at]}x{key[at:]}", f"{key}.x"))
+        is_known = misspelt in values or misspelt in groups or misspelt.startswith("paths.")
+        gone = pick([*values, *groups, *NEEDED])
+        added = pick((key, f"{key}.x", f"{key.partition('.')[0]}.new", "new", ""))
+        no_value = pick(([key], [key, "1"], [f"={key}"], [f"{key}:1"], [f"-{key}"]))
+        is_number = isinstance(values[key], int | float)
+        group_lines: list[Line] = [
+            ([f"{group}={one}"], False),
+            ([f"{group}={one}x"], True),
+            ([f"{group}=null"], True),
+            ([f"{group}=[{one},{two}]"], group not in ("callbacks", "logger")),
+            ([f"+{group}={one}"], False),
+        ]
+        lines: list[Line] = [
+            *(3 * [([f"{key}={value}"], is_number and value in NO_NUMBER)]),
+            ([f"{key}={pick(BROKEN)}"], True),
+            ([f"{misspelt}=1"], not is_known),
+            ([f"{pick(('+', '++'))}{added}={value}"], False),
+            ([f"~{gone}"], gone in NEEDED),
+            (no_value, True),
+            pick(group_lines),
+        ]
+        yield pick(lines)
 
 
 def faults(folder: Path, *typed: str, wrong: bool) -> list[str]:
@@ -127,27 +114,16 @@ def faults(folder: Path, *typed: str, wrong: bool) -> list[str]:
     status, lines = command.returncode, [line for line in err.splitlines() if line.strip()]
     if "Traceback (most recent call last)" in err or status not in (0, 1, 2):
         return [f"traceback: status {status}: {''.join(lines[-1:])}"]
+    if status == 0 and wrong:
+        return ["wrong acceptance"]
     if status == 0:
-        return ["wrong acceptance"] if wrong else not_right(folder)
+        (run,) = run_directories(folder)
+        return [f"loss={loss}" for loss in column(run, "train/loss") if not math.isfinite(loss)]
     found = [] if len(lines) == 1 else [f"{len(lines)} lines of refusal: {' / '.join(lines)[:300]}"]
     # What had begun to train keeps its directory, with the record of how it ended.
     if list(folder.iterdir()) and not list(folder.rglob("metrics.csv")):
         found.append("leftover")
     return found
-
-
-def not_right(folder: Path) -> list[str]:
-    """What an accepted run shows not to have been right."""
-    (run,) = (path.parent for path in folder.rglob("metrics.json"))
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    facts = json.loads((run / "metrics.json").read_text())
-    expected = {"status": "finished", "strategy": config["strategy"]["name"]}
-    found = [f"{key}={facts.get(key)}" for key in expected if facts.get(key) != expected[key]]
-    losses = column(run, "train/loss") if (run / "metrics.csv").exists() else []
-    # One that a person has added means something to that person alone.
-    known = [(key, value) for key, value in dotted(config) if not key.startswith("new")]
-    nans = [key for key, value in known if isinstance(value, float) and math.isnan(value)]
-    return [*found, *(f"loss={value}" for value in losses if not math.isfinite(value)), *nans]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has threads")

@@ -8,13 +8,11 @@ from typing import Any
 import jsonschema
 import pytest
 from conftest import ROOT
-from test_limits import VALUES, model_with
 
 from onecurve.app.command.schemas import (
     GROUPS,
     ConfigFile,
     main,
-    of_model,
     of_project,
     schemas,
 )
@@ -59,7 +57,7 @@ RIGHT: dict[str, list[Any]] = {
     "callbacks": [{"ema": None, "mine": {"_target_": "mine.Thing", "anything": 1}}],
     "_global_": [
         {"optimizer": {"lr": 0.1}, "width": 64, "model": {"hidden": "${width}"}},
-        {"defaults": [{"override /model": "mlp"}, {"override /callbacks": ["a"]}, "_self_"]},
+        {"defaults": [{"override /callbacks": ["a"]}, "_self_"]},
         {"model": {"_target_": "mine.Net", "anything": 1}, "callbacks": {"ema": {"decay": 0.5}}},
         {"hydra": {"sweeper": {"params": {"seed": "1,2"}}}},
     ],
@@ -68,7 +66,6 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "trainer": [
         ({"max_epoch": 3}, "'max_epoch' was unexpected"),
         ({"precision": "half"}, "precision: 'half'"),
-        ({"max_time": "1:30"}, "max_time: '1:30'"),
     ],
     "optimizer": [
         ({"lr": "fast"}, "lr: 'fast'"),
@@ -76,17 +73,13 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     ],
     "data": [({"_target_": "small.digits.Digits", "imagesize": 8}, "'imagesize' was unexpected")],
     "callbacks": [
-        ({"lr_finder": {"stepss": 1}}, "'stepss' was unexpected"),
         ({"mine": {"_target_": "onecurve.callbacks.throughput.Throughput", "n": 1}}, "'n' was un"),
     ],
     "_global_": [
-        ({"seed": -1}, "seed: -1"),
         ({"trainr": {"max_epochs": 3}}, "trainr: {'max_epochs': 3} is not of type"),
-        ({"model": None}, "model: None"),
         ({"callbacks": {"ema": {"decay": 2}}}, "decay: 2"),
         ({"defaults": "mlp"}, "defaults: 'mlp' is not of type 'array'"),
     ],
-    "evaluate": [({"data": {"batch_size": 0}}, "data.batch_size: 0")],
     "predict": [({"predict": {"output": {}}}, "output: {}")],
 }
 
@@ -98,18 +91,6 @@ def test_an_editor_marks_what_is_wrong_alone(name: str) -> None:
     for content, words in WRONG[name]:
         (line,) = faults(name, content)
         assert words in line
-
-
-@pytest.mark.parametrize(("annotation", "good", "bad", "_"), VALUES, ids=lambda value: "")
-def test_a_type_means_the_same_in_schema_and_model(
-    annotation: Any, good: list[Any], bad: list[Any], _: str
-) -> None:
-    schema = of_model(model_with(annotation))["properties"]["key"]
-    validator = jsonschema.Draft7Validator(schema)
-    assert all(map(validator.is_valid, [*good, "${seed}"]))
-    # JSON has one kind of number, no infinite one, and true is another than 1.
-    wrong = [value for value in bad if value == value and value not in (1, float("inf"))]
-    assert not any(map(validator.is_valid, wrong))
 
 
 def test_keys_are_explained() -> None:
@@ -124,15 +105,7 @@ def test_keys_are_explained() -> None:
 def test_the_command_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def rejected(line: str) -> None:
-        with pytest.raises(SystemExit, match="2"):
-            main()
-        err = capsys.readouterr().err
-        assert err.count("\n") == 1
-        assert line in err
-
     monkeypatch.chdir(tmp_path)
-    rejected("configs: there is no such folder")
     shutil.copytree(ROOT / "configs", "configs")
     Path(".schemas").mkdir()
     Path(".schemas/gone.json").write_text("{}")
@@ -140,4 +113,10 @@ def test_the_command_writes_them(
     assert {path.stem for path in Path(".schemas").iterdir()} == set(SCHEMAS)
     assert json.loads(Path(".schemas/optimizer.json").read_text()) == SCHEMAS["optimizer"]
     Path("configs/train.yaml").write_text("a: [1")
-    rejected("train.yaml: is not valid YAML")
+    for line in ("train.yaml: is not valid YAML", "configs: there is no such folder"):
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert line in err
+        shutil.rmtree("configs", ignore_errors=True)

@@ -57,23 +57,6 @@ def test_every_display_is_there_once(trained: Cli, name: str) -> None:
         assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6)
 
 
-def test_each_display_can_be_switched_off(train: Cli) -> None:
-    off = [f"{key}=false" for key in ("gradient_norm", "histograms", "confusion_matrix")]
-    typed = [f"callbacks.tensorboard.{each}" for each in (*off, "images=0")]
-    tags = Events(train("callbacks=[tensorboard]", *typed).run).tags
-    assert not tags["images"] + tags["tensors"] + tags["histograms"]
-    assert {name for name in tags["scalars"] if "/" not in name} == {"epoch"}
-
-
-@pytest.mark.long
-def test_a_run_that_goes_on_shows_once(train: Cli, cli: Cli) -> None:
-    run = train(*SHOWN, "trainer.max_epochs=1", "test=false").run
-    assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
-    events = Events(run)
-    assert events.steps("images") == [0]
-    assert events.steps("gradient_norm") == [0, 10, 20]
-
-
 class Autoencoder(Classification):
     """Its outputs are images; it draws at random what it shows, and asks the network."""
 

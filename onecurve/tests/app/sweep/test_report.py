@@ -61,7 +61,7 @@ def test_best_is_first_in_either_direction(tmp_path: Path, mode: str, best: str)
     assert jobs[-1].value is None
 
 
-def test_many_jobs_are_cut_in_the_terminal_alone(
+def test_many_jobs_are_drawn_and_are_cut_in_the_terminal_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(1, 61):
@@ -71,7 +71,12 @@ def test_many_jobs_are_cut_in_the_terminal_alone(
     assert out.count("finished") == 1 + 50
     assert "and 10 more in sweep.csv" in out
     assert len(spreadsheet(tmp_path)) == 60
-    assert len(figures(tmp_path)["loss"]) == 60
+    drawn = figures(tmp_path)
+    assert len(drawn["loss"]) == 60
+    assert (drawn["loss"][0]["name"], drawn["loss"][0]["y"]) == ("1: lr=0.001", LOSSES)
+    # From what was reached to the learning rate, each from 0 below to 1 above.
+    heights = [drawn["parallel"][number]["y"] for number in (0, 59)]
+    assert heights == [pytest.approx([0, 0]), pytest.approx([1, 1])]
 
 
 def test_what_no_job_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,20 +133,6 @@ def test_seeds_become_mean_and_standard_deviation(
     assert re.search(r"lr=0.2 +2 of 3 +0.9 ± 0", out)
     assert re.search(r"lr=0.1 +3 +0.6 ± 0.1", out)
     assert "0.6 ± 0.1" in page_of(tmp_path)
-
-
-def test_every_job_is_drawn(tmp_path: Path) -> None:
-    for number, rate in enumerate(("1e-4", "1e-2", "1"), start=1):
-        make_job(tmp_path, number, f"optimizer.lr={rate}", val_acc=0.1 * number)
-    write_report(tmp_path)
-    drawn = figures(tmp_path)
-    names = ["1: lr=1e-4", "2: lr=1e-2", "3: lr=1"]
-    assert [line["name"] for line in drawn["loss"]] == names
-    assert drawn["loss"][0]["y"] == LOSSES
-    # From what was reached to the learning rate, each from 0 below to 1 above.
-    assert [line["y"] for line in drawn["parallel"][:3]] == [
-        pytest.approx([height, height]) for height in (0, 0.5, 1)
-    ]
 
 
 def test_long_curves_are_thinned_but_for_the_steps_that_are_compared(tmp_path: Path) -> None:
