@@ -308,10 +308,8 @@ def is_alive(pid: int) -> bool:
     if os.name == "posix":
         try:
             os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except OSError:  # it is another user's
-            pass
+        except OSError as error:  # of another kind: it is another user's
+            return not isinstance(error, ProcessLookupError)
     return True
 
 

@@ -21,9 +21,6 @@ REMOVED = {
     "checkpoint.mirror_to": "is gone: checkpoints are written to an address by "
     "callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     "predict.images": "was removed; data modules read files: data.images=FOLDER, if it has that",
-    "plan.measure": "was removed; a plan takes all times from the rates of plan.gpu; leave it out",
-    "plan.picture": "was removed; the table that is printed has all meshes, and plan.top more of "
-    "them; leave it out",
 }
 
 

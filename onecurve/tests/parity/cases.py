@@ -328,6 +328,7 @@ OF_OTHERS = {
     "a batch of one's own class, in single precision": case(
         others.OfRows, others.rows, others.rows, under=OTHERS
     ),
+    "layers of a sequence, called by themselves": other(others.BetweenLayers, **OF_LAYERS),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.TemperedLate),
     "hooks that read a batch, remove gradients, assign weights, and add noise to them": other(

@@ -129,6 +129,14 @@ class OfABatch(Stranger):
         return self(batch)
 
 
+class BetweenLayers(Stranger):
+    """Also takes what is between the layers of its network, which it calls one by one."""
+
+    def outputs(self, batch: Any) -> Any:
+        hidden = self.model[:2](batch["inputs"])
+        return self.model[2](hidden) + hidden.mean(-1, keepdim=True)
+
+
 class Rows:
     """A batch of one's own class, as libraries of graphs have it; in single precision."""
 

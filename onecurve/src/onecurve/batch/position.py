@@ -111,8 +111,7 @@ def position_in(checkpoint: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
     if KEY in checkpoint:
         saved = dict(checkpoint[KEY])
         position = saved.pop("position")
-        loaders = position.get("loaders", [])  # an earlier release had none
-        return Position(position["epoch"], position["batches"], position["rng"], loaders), saved
+        return Position(**position), saved
     loop = checkpoint.get("loops", {}).get("fit_loop", {})
     if BATCHES not in loop or "epoch_progress" not in loop:
         return Position(0, 0, {}, []), {}

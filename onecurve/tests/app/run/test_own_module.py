@@ -273,6 +273,7 @@ class NoArguments(LightningModule):
 
     forward, loss, parts = Plain.forward, Plain.loss, Plain.parts
     training_step, validation_step = Plain.training_step, Plain.validation_step
+    of, logged = Plain.of, Plain.logged
     configure_optimizers = Plain.configure_optimizers
 
     def configure_model(self) -> None:

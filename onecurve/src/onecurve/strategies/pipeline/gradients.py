@@ -103,8 +103,7 @@ def agree_on_overflow(parameters: Iterable[Tensor], device: torch.device) -> Non
     If a rank has a gradient that is not finite, all get one.
     """
     finite = torch.tensor(1.0, device=device)
-    held = [p.grad for p in parameters if p.grad is not None and not p.is_meta]
-    parts = [local_shard(gradient) for gradient in held]
+    parts = [local_shard(p.grad) for p in parameters if p.grad is not None and not p.is_meta]
     for part in parts:
         finite *= part.isfinite().all()
     dist.all_reduce(finite, op=dist.ReduceOp.MIN)

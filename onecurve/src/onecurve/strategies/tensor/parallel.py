@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional as F
 
 from ...arguments import configured_by
-from ...compat.of_torch import parameters_replaced
+from ...compat.of_torch import is_in_backward, parameters_replaced
 from ...errors import UserError, in_short
 from ..fsdp.parallel import ShardedParameters
 from ..layout import Part, move
@@ -45,6 +45,7 @@ from .plan import check_plan, find_plan, report_plan
 from .regions import entered, full_sum, gathered, heads_forward, local, own_rows, summand
 from .styles import (
     STYLES,
+    calls_as,
     holds_parameters,
     in_features,
     is_linear,
@@ -83,17 +84,21 @@ class TensorParallel(Parallelism):
             move(task, setting.ranks.device)
         for part in parts:
             if part.plan:
-                apply_plan(task, part.plan, setting.ranks.mesh["tensor"])
+                whole = setting.ranks.sizes.pipeline == 1
+                apply_plan(task, part.plan, setting.ranks.mesh["tensor"], whole)
         return Applied()
 
 
-def apply_plan(module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
+def apply_plan(
+    module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, whole: bool = True
+) -> None:
     """Shard the layers of a plan that `check_plan` has validated: in a pipeline, of one stage.
 
-    Every rank of the mesh "tensor" calls this, with the same weights.
+    Every rank of the mesh "tensor" calls this, with the same weights; `whole` if it is no stage.
     """
     parts: dict[str, Any] = dict(module.named_modules(remove_duplicate=False))
     entries: dict[str, _Entry] = {}
+    sequences: dict[str, _Sequence] = {}
     made: dict[nn.Parameter, nn.Parameter] = {}
     sharded: set[nn.Module] = set()
     # In this order a module comes before its submodules.
@@ -115,7 +120,10 @@ def apply_plan(module: LightningModule, plan: Mapping[str, str], mesh: DeviceMes
             outer, _, own = name.rpartition(".")
             is_fused = style == "fused"
             sections = sections_of(parts[outer], within(plan, outer), own) if is_fused else None
-            part.forward = partial(_linear, part, style, sections or [], mesh, entry)
+            if whole and entry is None and calls_as(parts[outer], nn.Sequential):
+                sequences[outer] = sequences.get(outer) or _Sequence(parts[outer])
+            order = sequences.get(outer)
+            part.forward = partial(_linear, part, style, sections or [], mesh, entry, order)
     for name, part in parts.items():
         # Each rank uses an unsharded parameter in there for its part of the result only.
         if part not in sharded and any(is_within(name, outer) for outer in entries):
@@ -203,24 +211,51 @@ class _Entry:
         return value.ndim == 0 or value.shape[-1] not in self._widths
 
 
+class _Sequence:
+    """Which layers of an nn.Sequential run by themselves: a task may call some of them alone."""
+
+    def __init__(self, part: nn.Sequential) -> None:
+        self._runs = False
+        self._alone: dict[nn.Module, bool] = {}
+        self._forward = part.forward
+        part.forward = self._run  # type: ignore[method-assign]
+
+    def _run(self, inputs: Any) -> Any:
+        self._runs = True
+        try:
+            return self._forward(inputs)
+        finally:
+            self._runs = False
+
+    def is_alone(self, layer: nn.Module) -> bool:
+        if not is_in_backward():  # where activation checkpointing recomputes the layer
+            self._alone[layer] = not self._runs
+        return self._alone[layer]
+
+
 def _linear(
     layer: nn.Linear,
     style: str,
     sections: list[int],
     mesh: DeviceMesh,
     entry: _Entry | None,
+    sequence: _Sequence | None,
     inputs: torch.Tensor,
 ) -> torch.Tensor:
-    """What a sharded Linear layer returns: see the styles in `plan.py`."""
+    """What a sharded Linear layer returns: by its style (`plan.py`), or all, if called alone."""
     weight = local(layer.weight)
     weight = weight.T if is_transposed(layer) else weight  # (out, in)
+    is_alone = sequence is not None and sequence.is_alone(layer)
     if style == "rowwise":
+        if is_alone:
+            inputs = entered(inputs, mesh).chunk(mesh.size(), -1)[mesh.get_local_rank()]
         return full_sum(F.linear(inputs, weight, summand(mesh, layer.bias)), mesh)
     bias = local(layer.bias)
     if style == "fused":
         weight, bias = own_rows(weight, bias, sections, mesh)
     outputs = F.linear(entry.read(inputs) if entry else entered(inputs, mesh), weight, bias)
-    return gathered(outputs, mesh) if style in ("colwise_gather", "vocab") else outputs
+    is_gathered = is_alone or style in ("colwise_gather", "vocab")
+    return gathered(outputs, mesh) if is_gathered else outputs
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: torch.Tensor) -> torch.Tensor:
