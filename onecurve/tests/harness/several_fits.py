@@ -135,7 +135,7 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
         options = dict(options)
         is_alone = options.pop("is_alone", False)
         loader = options.pop("data", data)()
-        seed_everything(1, verbose=False)
+        seed_everything(1, workers=True, verbose=False)  # as the commands do
         losses = Losses()
         callbacks = [losses, *options.pop("callbacks", [])]
         usual = {"devices": 2, "max_epochs": 2, "precision": "64-true", "callbacks": callbacks}

@@ -297,8 +297,9 @@ def shared_loader(
         return UnsharedLoader(loader, training)
     if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:
         # Lightning would use the global rank (`seed_everything(workers=True)`), so ranks with the
-        # same samples would augment them differently.
-        loader.worker_init_fn = partial(pl_worker_init_function, rank=rank)
+        # same samples would augment them differently. Every rank reads a stream as a whole.
+        seeded = 0 if is_stream(loader) else rank
+        loader.worker_init_fn = partial(pl_worker_init_function, rank=seeded)
     if is_stream(loader):
         return StreamLoader(loader, rank=rank, num_replicas=size, training=training)
     reject_shared(loader, size)
