@@ -17,8 +17,8 @@ from conftest import (
     one_of_a_kind,
     unless_too_old,
 )
-from lightning.pytorch import LightningModule
 from sequences import transformer
+from sharded_networks import Task
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
@@ -33,25 +33,23 @@ SEQUENCES = (
 )  # fmt: skip
 
 
-class Task(LightningModule):
-    """A transformer with dropout."""
-
-    def __init__(self, dropout: float = 0.1) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.network = transformer(width=32)
-        for part in self.network.modules():
-            if isinstance(part, nn.Dropout):
-                part.p = dropout
-
-    def forward(self, tokens: Tensor) -> Any:
-        return self.network(tokens)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(outputs, targets)
+def of_dropout() -> Any:
+    """A task of a transformer with dropout."""
+    torch.manual_seed(0)
+    network = transformer(width=32)
+    for part in network.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.1
+    return Task(network)
 
 
-def step(task: Task) -> tuple[list[Any], int, int]:
+def step(task: Any, tokens: Tensor) -> Tensor:
+    """The loss of a step."""
+    loss: Tensor = task.loss(task(tokens), tokens[:, 0] % 4)
+    return loss
+
+
+def measured(task: Any) -> tuple[Tensor, int, int]:
     """Gradients of a step, its operations, and the bytes kept for its backward pass."""
     torch.manual_seed(1)
     tokens = torch.randint(32, (8, 12))
@@ -63,33 +61,28 @@ def step(task: Task) -> tuple[list[Any], int, int]:
 
     with FlopCounterMode(display=False) as counter:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = task.loss(task(tokens), tokens[:, 0] % 4)
+            loss = step(task, tokens)
         # Outside: what is computed again is not kept.
-        loss.backward()
-    own = {parameter.untyped_storage().data_ptr() for parameter in task.parameters()}
-    size = sum(size for place, size in kept.items() if place not in own)
-    return [parameter.grad for parameter in task.parameters()], counter.get_total_flops(), size
+        loss.backward()  # type: ignore[no-untyped-call]
+    for parameter in task.parameters():
+        kept.pop(parameter.untyped_storage().data_ptr(), None)
+    gradients = torch.cat([parameter.grad.flatten() for parameter in task.parameters()])
+    return gradients, counter.get_total_flops(), sum(kept.values())
 
 
 @pytest.mark.filterwarnings("ignore:A saved_tensors_hooks context:FutureWarning")
 def test_layers_are_recomputed_with_the_same_dropout_masks() -> None:
-    expected, flops, everything = step(Task())
+    expected, flops, everything = measured(of_dropout())
     for kept in ("selective", "full"):
-        task = Task()
+        task = of_dropout()
         apply_ac_and_compile(task, kept)  # type: ignore[arg-type]
-        found, also, size = step(task)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        found, also, size = measured(task)
+        assert torch.equal(found, expected)
         if kept == "selective":
             assert also == flops
         else:
             assert also > 1.2 * flops
             assert size < everything / 4
-
-
-def test_the_former_value_true_means_full_and_a_profiler_reports(train: Cli) -> None:
-    recomputes = "strategy.activation_checkpointing=true"
-    run = train(recomputes, "trainer.max_steps=1", "trainer.profiler=simple", "test=false").run
-    assert "Profiler Report" in (run / "logs/rank_0.log").read_text()
 
 
 COMPILED = [("single", "whole"), ("fsdp", "layer"), ("pipeline", "layer")]
@@ -99,29 +92,30 @@ COMPILED = [("single", "whole"), ("fsdp", "layer"), ("pipeline", "layer")]
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "what"), one_of_a_kind(COMPILED, kept=COMPILED[:1]))
 def test_compiling_changes_no_result(train: Cli, trained: Cli, strategy: str, what: str) -> None:
-    """With a backend that traces but generates no code, which would take long."""
-    made = (f"compile={what}", "compile_backend=eager")
-    runs = trained(*SEQUENCES).run, train(*SEQUENCES, *STRATEGIES[strategy], *made).run
+    """With a backend that traces but generates no code, which would take long; and a profiler."""
+    made = (f"compile={what}", "compile_backend=eager", "trainer.profiler=simple")
+    plain, compiled = trained(*SEQUENCES).run, train(*SEQUENCES, *STRATEGIES[strategy], *made).run
     for name in ("train/loss", "val/loss"):
-        assert largest_difference(*(column(run, name) for run in runs)) <= ROUNDING
-    states = (torch.load(run / "checkpoints/last.ckpt", weights_only=True) for run in runs)
-    one, other = (list(state["state_dict"]) for state in states)
+        assert largest_difference(column(plain, name), column(compiled, name)) <= ROUNDING
+    one, other = (
+        list(torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"])
+        for run in (plain, compiled)
+    )
     assert one == other
+    assert "Profiler Report" in (compiled / "logs/rank_0.log").read_text()
 
 
 def test_blocks_of_one_class_share_compiled_code() -> None:
-    counter, task = CompileCounter(), Task()
+    counter, task = CompileCounter(), of_dropout()
     apply_ac_and_compile(task, "none", "layer", backend=counter)
     seen = []
     for size in (8, 7, 5, 8, 3):
-        tokens = torch.zeros(size, 12, dtype=torch.long)
-        task.loss(task(tokens), tokens[:, 0])
+        step(task, torch.zeros(size, 12, dtype=torch.long))
         seen.append(counter.frame_count)
     # Embedding, block, head and loss; and once more for any size (the embedding's is unlike).
     assert seen[0] == 4
     assert seen[1:] == [seen[1]] * 4
     assert seen[1] <= 8
-    assert list(task.state_dict()) == list(Task().state_dict())
 
 
 @pytest.mark.long
@@ -131,11 +125,10 @@ def test_compiled_layers_have_the_gradients_of_eager_ones() -> None:
     """With dropout, whose masks are the same, and selective activation checkpointing."""
     gradients = []
     for compiled in ("none", "layer"):
-        task = Task().double()
+        task = of_dropout()
         apply_ac_and_compile(task, "selective", compiled, layers=task.network[1:2])  # type: ignore[arg-type]
         torch.manual_seed(1)
-        tokens = torch.randint(32, (8, 12))
-        task.loss(task(tokens), tokens[:, 0] % 4).backward()
+        step(task, torch.randint(32, (8, 12))).backward()  # type: ignore[no-untyped-call]
         gradients.append(torch.cat([each.grad.flatten() for each in task.parameters()]))
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0
     assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) <= ROUNDING

@@ -1,66 +1,62 @@
-"""Context parallelism: how inputs are sharded or rejected, and what `positions` returns.
+"""Context parallelism: which inputs it shards or rejects, and what `positions` returns.
 
 That networks on shards train like those on full sequences is in rows of tests/parity/cases.py.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from several_fits import Case, Small, fits_in_ranks
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import onecurve
 import onecurve.strategies.context_parallel as context
-from onecurve.errors import UserError
-
-Shapes = list[tuple[int, ...]]
 
 
-@pytest.fixture
-def first_of_four(monkeypatch: pytest.MonkeyPatch) -> Callable[[Shapes], Shapes]:
-    """The shapes of the first of four ranks, without the others: nothing is sent."""
-    monkeypatch.setattr(context, "redistribute", lambda value, *_: value.chunk(4, 1)[0])
+class Calls(Small):
+    """Calls its network with inputs of these shapes."""
 
-    def shard(shapes: Shapes) -> Shapes:
-        inputs = tuple(torch.zeros(shape) for shape in shapes)
-        shards = context.shard_sequences(inputs, context.piece_of(inputs, 0, 4))
-        return [tuple(shard.shape) for shard in shards]
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shapes = shapes
 
-    return shard
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.net(inputs[0])
 
-
-def test_labels_and_conditions_are_passed_in_full(first_of_four: Any) -> None:
-    assert first_of_four([(2, 16), (2,), (2, 4)]) == [(2, 4), (2,), (2, 4)]
+    def of(self, batch: Any) -> Tensor:
+        outputs: Tensor = self(*(torch.zeros(shape) for shape in self.shapes))
+        return outputs.sum()
 
 
-@pytest.mark.parametrize(
-    ("shapes", "line"),
-    [
-        ([(2, 30, 8)], "the sequence length 30; use context=3, or sequences of 32"),
-        ([(8,)], r"the shape \(8,\), so there is no dimension 1"),
-        ([(2, 16, 8), (2, 4, 8)], "another has full sequences of that length"),
-    ],
-)
-def test_inputs_that_cannot_be_sharded_are_rejected(
-    first_of_four: Any, shapes: Shapes, line: str
-) -> None:
-    with pytest.raises(UserError, match=f"^context=4: .*{line}"):
-        first_of_four(shapes)
+REJECTED = {
+    "the sequence length 5; use context=1, or sequences of 6": [(2, 5, 6)],
+    "the shape (6,), so there is no dimension 1": [(6,)],
+    "another has full sequences of that length": [(2, 4, 6), (2, 2, 6)],
+}
+LABELS_AND_CONDITIONS = [(2, 4, 6), (2,), (2, 4)]
+
+
+def test_inputs_that_cannot_be_sharded_are_rejected_and_labels_are_passed_in_full() -> None:
+    shapes = {**REJECTED, "": LABELS_AND_CONDITIONS}
+    cases: dict[Any, Case] = {
+        line: (partial(Calls, *each), onecurve.mesh(context=2), {}) for line, each in shapes.items()
+    }
+    found = fits_in_ranks(cases)
+    assert isinstance(found.pop(""), dict)
+    for line, said in found.items():
+        assert line in said
 
 
 def test_positions_need_no_strategy() -> None:
     assert onecurve.positions(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
-    with FakeTensorMode():
-        assert onecurve.positions(torch.zeros(3, 5, device="cuda")).device.type == "cuda"
+    compiled = torch.compile(onecurve.positions, backend="eager", fullgraph=True)
     with context.working_on(context.Piece(5, rank=3, size=4)):
-        assert onecurve.positions(torch.zeros(3, 5, 2)).tolist() == [15, 16, 17, 18, 19]
+        assert compiled(torch.zeros(3, 5)).tolist() == [15, 16, 17, 18, 19]
         # Of another length, and so not what was cut.
         assert onecurve.positions(torch.zeros(3, 6)).tolist() == [0, 1, 2, 3, 4, 5]
-        compiled = torch.compile(onecurve.positions, backend="eager", fullgraph=True)
-        assert compiled(torch.zeros(3, 5)).tolist() == [15, 16, 17, 18, 19]
     assert compiled(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
 
 
@@ -86,4 +82,3 @@ def test_a_failed_backward_pass_restores_attention() -> None:
         pass
     assert F.scaled_dot_product_attention is attention
     assert torch.backends.mha.get_fastpath_enabled()
-    assert onecurve.positions(torch.zeros(1, 4)).tolist() == [0, 1, 2, 3]

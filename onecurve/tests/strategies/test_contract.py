@@ -1,17 +1,13 @@
 """Every example of docs/contract.md trains under every strategy as by a plain Trainer."""
 
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conftest import ROUNDING, largest_difference
 from lightning.pytorch import LightningModule
-from several_fits import STRATEGIES, Case, alone, fits_in_ranks
-
-import onecurve
-from onecurve.strategies.callback_api import CallbackAPI
+from several_fits import STRATEGIES, alone, fits_in_ranks
 
 PAGE = (Path(__file__).parents[2] / "docs/contract.md").read_text(encoding="utf-8")
 TASK, *EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -43,30 +39,20 @@ def logging(step: Any) -> Any:
     return training_step
 
 
-def cases(**strategies: Callable[[], Any]) -> dict[Any, Case]:
-    numbers = range(len(EXAMPLES))
-    return {
-        (name, number): (partial(task, number), strategy(), {})
-        for name, strategy in strategies.items()
-        for number in numbers
-    }
-
-
 def test_every_example_has_the_curve_of_one_process() -> None:
-    single = alone(cases(single=onecurve.Single))
-    for (name, number), found in fits_in_ranks(cases(**STRATEGIES)).items():
-        assert not isinstance(found, str), (SENTENCES[number], found)
-        expected = single["single", number]
-        assert found.keys() == expected.keys()
-        for logged, curve in expected.items():
-            where = SENTENCES[number], name, logged
-            assert largest_difference(found[logged], curve) <= ROUNDING, where
-
-
-def test_every_sentence_has_an_example_and_every_method_a_line() -> None:
     assert len(SENTENCES) == len(EXAMPLES) >= 15
-    methods = re.findall(r"^\| `(\w+)\(", PAGE, re.MULTILINE)
-    assert len(methods) == 5
-    for method in methods:
-        assert getattr(CallbackAPI, method).__doc__
-        assert method in "".join(EXAMPLES)
+    tasks = [partial(task, number) for number in range(len(EXAMPLES))]
+    single = alone({number: (each, None, {}) for number, each in enumerate(tasks)})
+    found = fits_in_ranks(
+        {
+            (name, number): (each, strategy(), {})
+            for name, strategy in STRATEGIES.items()
+            for number, each in enumerate(tasks)
+        }
+    )
+    for (name, number), curves in found.items():
+        where = SENTENCES[number], name
+        assert not isinstance(curves, str), (where, curves)
+        assert curves.keys() == single[number].keys(), where
+        for logged, curve in single[number].items():
+            assert largest_difference(curves[logged], curve) <= ROUNDING, (where, logged)

@@ -13,12 +13,10 @@ from torch import nn
 
 from onecurve.errors import UserError
 from onecurve.strategies.tensor.plan import check_plan, find_plan, report_plan, sharded_parameters
-from onecurve.strategies.tensor.styles import known_styles, plan_of_transformers
 
 
-def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:
-    task, _, _ = made(name, **options)
-    return task, find_plan(task, {"": task}, given, 2)
+def plan_of(task: Task, given: Any = None) -> dict[str, str]:
+    return find_plan(task, {"": task}, given, 2)
 
 
 def linears(*widths: tuple[int, int]) -> list[nn.Linear]:
@@ -37,21 +35,10 @@ def module(
     return made
 
 
-ALIKE, THREE, NORM = [(8, 8)] * 4, [(8, 24), (8, 8)], nn.LayerNorm(8)
-
-
-@pytest.mark.parametrize(
-    "unknown",
-    [
-        module("c_attn c_proj q_attn", linears(*THREE, (8, 8)), of=GPT2Attention),
-        module("c_attn c_proj norm", [*linears(*THREE), NORM], GPT2Attention),
-        module("qkv proj", linears(*THREE), num_heads=2),
-    ],
-    ids=["GPT-2 of another release", "GPT-2 with a norm", "another class"],
-)
-def test_a_module_is_known_by_its_class_and_layers(unknown: nn.Module) -> None:
-    """Those that are known are shared: see below."""
-    assert known_styles(unknown) == {}
+def test_a_module_is_known_by_its_class_and_layers() -> None:
+    """GPT-2 of another release; those that are known are rows of tests/parity/cases.py."""
+    unknown = module("c_attn c_proj q_attn", linears((8, 24), (8, 8), (8, 8)), of=GPT2Attention)
+    assert {*plan_of(Task(unknown)).values()} == {"colwise_gather"}
 
 
 def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
@@ -59,7 +46,7 @@ def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
     block, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     exec(block, names := dict[str, Any]())
     task = Task(names["Attention"](8, 2))
-    plan = find_plan(task, {"": task}, None, 2)
+    plan = plan_of(task)
     assert plan == {"network": "heads", "network.qkv": "fused", "network.proj": "rowwise"}
     check_plan(task, plan, 2)
     assert task(torch.ones(2, 3, 8).double()).shape == (2, 3, 8)
@@ -67,7 +54,8 @@ def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
 
 def test_a_model_of_transformers_brings_its_plan() -> None:
     """Its attentions and gated networks read their input once; other styles are left out."""
-    attention = module("q_proj k_proj v_proj o_proj norm", [*linears(*ALIKE), NORM], head_dim=4)
+    layers = [*linears(*[(8, 8)] * 4), nn.LayerNorm(8)]
+    attention = module("q_proj k_proj v_proj o_proj norm", layers, head_dim=4)
     hidden = module("gate up down", linears((8, 16), (8, 16), (16, 8)))
     block = module("self_attn mlp fused", [attention, hidden, nn.Linear(8, 24)])
     model = module("layers embed", [nn.ModuleList([block]), nn.Embedding(4, 8)])
@@ -78,11 +66,9 @@ def test_a_model_of_transformers_brings_its_plan() -> None:
     given = {f"layers.*.{name}": style for name, style in (kept | others).items()}
     model.config = SimpleNamespace(base_model_tp_plan=given | {"embed": "embedding_rowwise"})
     kept |= {"self_attn": "heads", "mlp": "colwise", "fused": "colwise_gather"}
-    expected = {f"layers.0.{name}": style for name, style in kept.items()}
-    assert plan_of_transformers(model) == expected
     task = Task(model)
-    plan = find_plan(task, {"": task}, None, 2)
-    assert {name.partition(".")[2]: style for name, style in plan.items()} == expected
+    plan = plan_of(task)
+    assert plan == {f"network.layers.0.{name}": style for name, style in kept.items()}
     check_plan(task, plan, 2)
 
 
@@ -90,23 +76,19 @@ def test_layers_without_pairs_are_sharded_where_that_is_possible(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A pair is within one stage; a network outside of the tables is told of a plan."""
-    task, plan = plan_of("mlp")
+    task = made("mlp")[0]
     layers = {name: task.get_submodule(name) for name in ("network.0", "network.1")}
     assert find_plan(task, layers, None, 2) == {"network.0": "colwise_gather"}
-    report_plan(task, plan, 2)
-    assert "strategy.plan can give better styles" not in capsys.readouterr().out
     single = Task(module("first odd last", linears((8, 16), (16, 5), (5, 8))))
-    plan = find_plan(single, {"": single}, None, 2)
+    plan = plan_of(single)
     assert plan == dict.fromkeys(("network.first", "network.last"), "colwise_gather")
     report_plan(single, plan, 2)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "strategy.plan can give better styles" in said
+    assert "strategy.plan can give better styles" in capsys.readouterr().out
 
 
 def test_a_given_plan_replaces_the_inferred_one() -> None:
-    _, plan = plan_of(
-        "gpt", {"block*.mlp": "colwise", "network.block2.mlp.up_proj": "colwise_gather"}
-    )
+    given = {"block*.mlp": "colwise", "network.block2.mlp.up_proj": "colwise_gather"}
+    plan = plan_of(made("gpt")[0], given)
     assert plan["network.block1.mlp.0"] == "colwise"
     assert plan["network.block1.mlp.3"] == "rowwise"
     assert plan["network.block2.mlp.up_proj"] == "colwise_gather"
@@ -130,9 +112,9 @@ REFUSED: dict[str, tuple[str, Any, int]] = {
 @pytest.mark.parametrize("line", REFUSED)
 def test_it_is_refused_in_a_line(line: str) -> None:
     name, given, size = REFUSED[line]
-    options = {"tied": True} if name == "tied" else {}
+    task = made("gpt", tied=True)[0] if name == "tied" else made(name)[0]
     with pytest.raises(UserError) as refused:
-        check_plan(*plan_of("gpt" if options else name, given, **options), size)
+        check_plan(task, plan_of(task, given), size)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -154,27 +136,25 @@ class Capped(nn.Linear):
 @pytest.mark.parametrize("kind", [Scaled, Capped])
 def test_a_layer_with_a_forward_of_its_own_is_none_of_pytorchs(kind: type[nn.Module]) -> None:
     task = Task(nn.Sequential(kind(8, 8), nn.Linear(8, 8)))
-    assert find_plan(task, {"": task}, None, 2) == {"network.1": "colwise_gather"}
+    assert plan_of(task) == {"network.1": "colwise_gather"}
     line = f"network.0 is {kind.__name__}, and vocab is for Linear or Embedding; leave it out"
     with pytest.raises(UserError, match=line):
-        check_plan(task, find_plan(task, {"": task}, {"0": "vocab"}, 2), 2)
+        check_plan(task, plan_of(task, {"0": "vocab"}), 2)
     layer = nn.TransformerEncoderLayer(8, 2, 8)
     layer.register_module("linear1", kind(8, 8))
-    task = Task(layer)
-    assert "colwise" not in find_plan(task, {"": task}, None, 2).values()
+    assert "colwise" not in plan_of(Task(layer)).values()
 
 
-@pytest.mark.parametrize(
-    ("name", "least"), [("mlp", 0.97), ("gpt", 0.9), ("vit", 0.82), ("fused", 0.95)]
-)
-def test_most_of_a_network_is_shared(
-    name: str, least: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task, plan = plan_of(name)
-    full = sum(parameter.numel() for parameter in task.parameters())
-    assert sharded_parameters(task, plan) / full > least
+LEAST = {"mlp": 0.97, "gpt": 0.9, "fused": 0.95, "vit": 0.82}
+
+
+def test_most_of_a_network_is_shared(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, least in LEAST.items():
+        task = made(name)[0]
+        plan = plan_of(task)
+        full = sum(parameter.numel() for parameter in task.parameters())
+        assert sharded_parameters(task, plan) / full > least
     report_plan(task, plan, 2)
     said = capsys.readouterr().out.splitlines()
-    if name == "vit":  # modules whose names differ by numbers share a line
-        assert len(said) == 1 + 4 + 1
-        assert said[-1].endswith("parameters are sharded over 2 ranks; each holds 11,109")
+    assert len(said) == 1 + 4 + 1  # modules whose names differ by numbers share a line
+    assert said[-1].endswith("parameters are sharded over 2 ranks; each holds 11,109")
