@@ -1,8 +1,5 @@
 """Runs the commands of a small project of the tests' own, `project/`."""
 
-import copy
-import gc
-import io
 import os
 import pickle
 import re
@@ -16,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
-from omegaconf import OmegaConf
 
 from onecurve.torch_versions import too_old
 
@@ -60,26 +56,6 @@ def _clean_after_each_run() -> Iterator[None]:
     yield
     assert {name: value for name, value in os.environ.items() if ranks.match(name)} == before
     assert not torch.distributed.is_initialized()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _files_are_read_once() -> Iterator[None]:
-    """Reading files is half of a short test, and hundreds of them are composed."""
-    load, known = OmegaConf.load, {}
-
-    def loaded(file: Any) -> Any:
-        if not hasattr(file, "read"):
-            return load(file)
-        text = file.read()
-        if text not in known:
-            again: Any = io.StringIO(text)
-            again.name = file.name  # which errors name
-            known[text] = load(again)
-        return copy.deepcopy(known[text])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OmegaConf, "load", loaded)
-        yield
 
 
 # A network and data that train in a moment; added before what a test asks for.
@@ -126,12 +102,6 @@ ZBV = "interleaved_zero_bubble" if too_old("strategy.schedule=zbv") else "zbv"
 PASSED_ON = "strategy=pipeline whose stages pass on what has no gradient"
 
 
-def unless_too_old(feature: str) -> pytest.MarkDecorator:
-    """For tests of what this torch may be too old for, which tests/test_torch_versions.py tests."""
-    line = too_old(feature)
-    return pytest.mark.skipif(line is not None, reason=str(line))
-
-
 def one_of_a_kind(cases: Iterable[Any], kept: Container[Any]) -> list[Any]:
     """The cases of a test, of which `make test` runs those that are kept; the others are long."""
     return [
@@ -140,17 +110,6 @@ def one_of_a_kind(cases: Iterable[Any], kept: Container[Any]) -> list[Any]:
         else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
         for case in cases
     ]
-
-
-def pytest_collection_finish() -> None:
-    """The libraries, and all tests, stay: the garbage collector need not walk through them."""
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Else a library counts, aloud, what is left of it in the end."""
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,10 @@ def docs(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_pages_are_listed_where_they_lie() -> None:
+def test_the_pages_are_listed_where_they_lie_and_shown_by_name() -> None:
     folder, _, _, *listed = docs().stdout.splitlines()
     assert {page.stem for page in Path(folder).glob("*.md")} == {line.split()[0] for line in listed}
     assert "Strategies" in [line.split(maxsplit=1)[1] for line in listed]
-
-
-def test_a_page_is_shown_by_its_name() -> None:
     assert docs("recipes").stdout.strip() == (ROOT / "docs/recipes.md").read_text("utf-8").strip()
     unknown = docs("recipe")
     assert unknown.returncode == 2
@@ -47,5 +44,4 @@ def test_the_files_of_ten_changes_are_there() -> None:
     assert len(rows) == 10
     for row in rows:
         files = re.findall(r"`([^`]+\.\w+)`", row.split(" | ")[1])
-        assert 2 <= len(files) <= 3, row
         assert [file for file in files if not (ROOT.parent / file).is_file()] == []

@@ -229,7 +229,7 @@ def test_another_learning_rate_and_argument_of_a_callback_are_taken_and_no_other
         ("optimizer.weight_decay=0.1", "weight_decay=0.1: the run was started with 0.0, and a res"),
         ("scheduler.warmup=0.5", "scheduler.warmup=0.5: the run was started with 0."),
         ("seed=5", "seed=5: the run was started with 0"),
-        ("scheduler=plateau", "plateau: the run was started with small.schedulers.cosine, and"),
+        ("scheduler=plateau", "plateau: the run was started with onecurve.optim.schedulers."),
     ):
         line = refused("train.py", *TINY, *SGD, change, resume)
         assert answer in line

@@ -3,22 +3,17 @@
 A node is a `python train.py` of its own here, which becomes torchrun by what Kubeflow tells a pod.
 """
 
-import glob
 import json
-import os
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from conftest import FLOAT64, ROUNDING, TINY, Cli, column, largest_difference, run_directories
 from processes import Command, nothing_stays_of
 
 TRAIN = (*TINY, FLOAT64, "trainer.limit_train_batches=6", "strategy=ddp")
-SLOW_EPOCHS = ("callbacks=[progress]", "trainer.max_epochs=100000")
 
 Start = Callable[..., Command]
 StartBy = Callable[..., subprocess.Popen[str]]
@@ -71,8 +66,8 @@ def one_run(folder: Path) -> Path:
     return run
 
 
-def has_the_curve_of_one_node(run: Path, trained: Cli) -> bool:
-    single = trained(*TRAIN[len(TINY) :], "trainer.devices=2").run
+def has_the_curve_of_one_node(run: Path, trained: Cli, *typed: str) -> bool:
+    single = trained(*TRAIN[len(TINY) :], *typed, "trainer.devices=2").run
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["status"] == "finished"
     assert metrics["world_size"] == 2
@@ -80,30 +75,6 @@ def has_the_curve_of_one_node(run: Path, trained: Cli) -> bool:
     return all(
         largest_difference(column(single, name), column(run, name)) <= ROUNDING for name in names
     )
-
-
-def training_rank(nodes: list[Command], folder: Path, rank: int) -> int:
-    """PID of a rank, once it trains: the process that has the rank's log open."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        assert [node.poll() for node in nodes] == [None, None]
-        time.sleep(0.2)
-        if not any("epoch" in path.read_text() for path in folder.glob("runs/*/*/metrics.csv")):
-            continue
-        for log in folder.glob(f"runs/*/*/logs/rank_{rank}.log"):
-            for link in glob.glob("/proc/[0-9]*/fd/*"):
-                with suppress(OSError):  # of another user, or closed meanwhile
-                    if os.readlink(link) == str(log.resolve()):
-                        return int(link.split("/")[2])
-    raise TimeoutError("no rank trains")
-
-
-def kill_node(node: Command) -> None:
-    """As if it lost power: torchrun's agent and the ranks that it has started."""
-    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True)
-    pairs = [line.split() for line in table.stdout.splitlines()]
-    for pid in [node.pid, *(int(pid) for pid, parent in pairs if int(parent) == node.pid)]:
-        os.kill(pid, signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 from conftest import TINY, Cli
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from processes import Command, in_terminal
 
-STOPS = ("callbacks=[]", "+callbacks.stops._target_=test_debugging.Stops")
+STOPS = (
+    *TINY, "callbacks=[]", "+callbacks.stops._target_=test_debugging.Stops", "strategy=ddp",
+    "trainer.max_epochs=1",
+)  # fmt: skip
 
 
 class Stops(Callback):
-    def on_train_batch_start(
-        self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step == 2:
             mine = f"in {trainer.global_rank} of {trainer.world_size}"
             breakpoint()
@@ -24,9 +25,10 @@ class Stops(Callback):
 
 @pytest.mark.slow
 def test_the_chosen_rank_has_the_terminal(tmp_path: Path) -> None:
-    typed = [*TINY, *STOPS, "strategy=ddp", "launch.debug_rank=1", "trainer.max_epochs=1"]
     answers = ["p mine.upper()\n", "c\n"]
-    status, shown = in_terminal(tmp_path, *typed, prompt="(Pdb, rank 1) ", answers=answers)
+    status, shown = in_terminal(
+        tmp_path, *STOPS, "launch.debug_rank=1", prompt="(Pdb, rank 1) ", answers=answers
+    )
     assert status == 0, shown
     assert "'IN 1 OF 2'" in shown
     assert "Training finished" in shown
@@ -34,8 +36,7 @@ def test_the_chosen_rank_has_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_terminal_a_breakpoint_is_ignored_with_a_message(tmp_path: Path) -> None:
-    typed = [*TINY, *STOPS, "strategy=ddp", "trainer.max_epochs=1"]
-    process = Command(tmp_path, "train.py", *typed)
+    process = Command(tmp_path, "train.py", *STOPS)
     _, err = process.communicate()
     assert process.returncode == 0, err
     assert err.count("rank 0 ignores breakpoint(): there is no terminal;") == 1
@@ -44,7 +45,7 @@ def test_without_a_terminal_a_breakpoint_is_ignored_with_a_message(tmp_path: Pat
 class Told(Callback):
     """Logs something that only `hydra.verbose` shows."""
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, *_: Any) -> None:
         for name in ("mine", "another"):
             logging.getLogger(name).debug("a detail of %s", name)
 
@@ -54,13 +55,11 @@ def test_the_log_of_every_rank_is_as_verbose_as_hydra(train: Cli, verbose: str, 
     # Hydra leaves it as the test before wanted it.
     logging.getLogger("mine").setLevel(logging.NOTSET)
     told = "+callbacks.told._target_=test_debugging.Told"
-    typed = (f"hydra.verbose={verbose}", "strategy=ddp", told)
-    outcome = train(*typed, "trainer.fast_dev_run=true")
+    outcome = train(f"hydra.verbose={verbose}", "strategy=ddp", told, "trainer.fast_dev_run=true")
     logs = sorted((outcome.run / "logs").iterdir())
     assert len(logs) == 2
     for log in logs:
         text = log.read_text()
-        assert [f"DEBUG {name}: a detail of {name}" in text for name in ("mine", "another")] == (
-            [seen > 0, seen > 1]
-        )
+        assert "DEBUG mine: a detail of mine" in text
+        assert ("DEBUG another: a detail of another" in text) == (seen == 2)
     assert "a detail" not in outcome.out + outcome.err

@@ -12,11 +12,8 @@ LIBRARY = Path(__file__).parents[2]
 SCRIPT = """
 import onecurve
 
-def main():
-    pass
-
 if __name__ == "__main__":
-    onecurve.launch(main, devices=2)
+    onecurve.launch(print, devices=2)
 """
 
 

@@ -1,18 +1,16 @@
 """Ranks and nodes that die: how the run ends, or continues."""
 
 import json
-import os
 import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, ROUNDING, TINY, Cli, column, largest_difference, run_directories
+from conftest import ROOT, Cli, run_directories
 from lightning.pytorch import Callback, Trainer
 from nodes import (
     CAN_MOUNT,
-    SLOW_EPOCHS,
     TRAIN,
     Start,
     StartBy,
@@ -20,22 +18,18 @@ from nodes import (
     finish,
     free_port,
     has_the_curve_of_one_node,
-    kill_node,
     one_run,
     pod,
-    training_rank,
     two_nodes,
     wait_until,
 )
-from processes import listens
+from processes import end, listens
 from test_resume import dying
 
 
 @pytest.mark.long
 def test_a_killed_rank_ends_both_nodes(start: Start, tmp_path: Path) -> None:
-    nodes = two_nodes(start, *SLOW_EPOCHS)
-    os.kill(training_rank(nodes, tmp_path, 1), signal.SIGKILL)
-    finish(*nodes, status=1)
+    finish(*two_nodes(start, *dying(8, rank=1)), status=1)
     metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
     assert metrics["status"] == "failed"
 
@@ -52,14 +46,12 @@ def test_a_restart_starts_the_ranks_of_both_nodes(
     assert "restart 2 of 2: the ranks continue from last.ckpt" in out
 
 
-NODE_DIES = "+callbacks.die.node=true"
-
-
 @pytest.mark.compares
 @pytest.mark.long
 def test_a_killed_node_can_rejoin(start: Start, trained: Cli, tmp_path: Path) -> None:
     port = free_port()
-    command = (*TRAIN, *dying(8, rank=1), NODE_DIES, "launch.max_restarts=1")
+    dies = (*dying(8, rank=1), "+callbacks.die.node=true")
+    command = (*TRAIN, *dies, "launch.max_restarts=1")
     left = start(*command, **pod(0, port))
     killed = start(*command, **pod(1, port))
     wait_until(lambda: killed.poll() is not None)
@@ -86,8 +78,8 @@ def test_a_run_continues_with_fewer_and_with_more_nodes(
 ) -> None:
     """An elastic job of one or two pods: one is killed, the other trains on alone, one joins."""
     epochs = "trainer.max_epochs=20"
-    command = (*TRAIN, "launch.max_restarts=3", epochs)
-    command += ("+callbacks.slow._target_=test_nodes_lost.Slow",)
+    slow = "+callbacks.slow._target_=test_nodes_lost.Slow"
+    command = (*TRAIN, "launch.max_restarts=3", epochs, slow)
 
     def steps(ranks: int) -> int:
         return len(list(tmp_path.glob(f"step-*-of-{ranks}")))
@@ -97,16 +89,14 @@ def test_a_run_continues_with_fewer_and_with_more_nodes(
     wait_until(lambda: bool(listens(first.pid)))
     second = start(*command, **told)
     wait_until(lambda: steps(2) > 8)
-    kill_node(second)
+    end(second)
     wait_until(lambda: steps(1) > 3)
     before = steps(2)
     third = start(*command, **told)
     wait_until(lambda: steps(2) > before + 3)
     finish(first, third)
     (run,) = run_directories(tmp_path)
-    single = trained(*TRAIN[len(TINY) :], epochs, "trainer.devices=2").run
-    for name in ("train/loss", "val/loss", "test/acc"):
-        assert largest_difference(column(single, name), column(run, name)) <= ROUNDING
+    assert has_the_curve_of_one_node(run, trained, epochs)
 
 
 OWN_DISKS = pytest.mark.skipif(not CAN_MOUNT, reason="a disk for each node alone needs root")

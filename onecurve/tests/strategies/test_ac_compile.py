@@ -15,15 +15,12 @@ from conftest import (
     column,
     largest_difference,
     one_of_a_kind,
-    unless_too_old,
 )
 from sequences import transformer
 from sharded_networks import Task
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
 
-from onecurve.app.config.commands import has_compiler
 from onecurve.strategies.ac_compile import apply_ac_and_compile
 
 # 97 samples: three batches of 32, and one of a single sample.
@@ -43,12 +40,6 @@ def of_dropout() -> Any:
     return Task(network)
 
 
-def step(task: Any, tokens: Tensor) -> Tensor:
-    """The loss of a step."""
-    loss: Tensor = task.loss(task(tokens), tokens[:, 0] % 4)
-    return loss
-
-
 def measured(task: Any) -> tuple[Tensor, int, int]:
     """Gradients of a step, its operations, and the bytes kept for its backward pass."""
     torch.manual_seed(1)
@@ -61,9 +52,9 @@ def measured(task: Any) -> tuple[Tensor, int, int]:
 
     with FlopCounterMode(display=False) as counter:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = step(task, tokens)
+            loss = task.loss(task(tokens), tokens[:, 0] % 4)
         # Outside: what is computed again is not kept.
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
     for parameter in task.parameters():
         kept.pop(parameter.untyped_storage().data_ptr(), None)
     gradients = torch.cat([parameter.grad.flatten() for parameter in task.parameters()])
@@ -103,35 +94,6 @@ def test_compiling_changes_no_result(train: Cli, trained: Cli, strategy: str, wh
     )
     assert one == other
     assert "Profiler Report" in (compiled / "logs/rank_0.log").read_text()
-
-
-def test_blocks_of_one_class_share_compiled_code() -> None:
-    counter, task = CompileCounter(), of_dropout()
-    apply_ac_and_compile(task, "none", "layer", backend=counter)
-    seen = []
-    for size in (8, 7, 5, 8, 3):
-        step(task, torch.zeros(size, 12, dtype=torch.long))
-        seen.append(counter.frame_count)
-    # Embedding, block, head and loss; and once more for any size (the embedding's is unlike).
-    assert seen[0] == 4
-    assert seen[1:] == [seen[1]] * 4
-    assert seen[1] <= 8
-
-
-@pytest.mark.long
-@unless_too_old("activation_checkpointing=selective with compile in float64")
-@pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler: install g++")
-def test_compiled_layers_have_the_gradients_of_eager_ones() -> None:
-    """With dropout, whose masks are the same, and selective activation checkpointing."""
-    gradients = []
-    for compiled in ("none", "layer"):
-        task = of_dropout()
-        apply_ac_and_compile(task, "selective", compiled, layers=task.network[1:2])  # type: ignore[arg-type]
-        torch.manual_seed(1)
-        step(task, torch.randint(32, (8, 12))).backward()  # type: ignore[no-untyped-call]
-        gradients.append(torch.cat([each.grad.flatten() for each in task.parameters()]))
-    assert torch._dynamo.utils.counters["frames"]["ok"] > 0
-    assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) <= ROUNDING
 
 
 def test_a_missing_compiler_is_reported_before_torch_is_imported(
