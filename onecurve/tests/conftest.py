@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
@@ -152,12 +151,6 @@ def warm(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return run
 
 
-@pytest.fixture
-def warm_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`launch` finds ranks that are there already."""
-    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
-
-
 Refused = Callable[..., str]
 
 
@@ -185,37 +178,17 @@ def train(warm: Cli) -> Cli:
 
 
 @pytest.fixture
-def started() -> Iterator[list[Any]]:
-    """Commands that a test has started; what is left of them in the end is killed."""
-    commands: list[Any] = []
-    yield commands
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Start a training run in the test's folder; what is left of it in the end is killed."""
+    commands: list[Command] = []
+
+    def run(*arguments: str, **options: Any) -> Command:
+        commands.append(Command(tmp_path, "train.py", *arguments, **options))
+        return commands[-1]
+
+    yield run
     for command in commands:
         end(command)
-
-
-@pytest.fixture
-def start(tmp_path: Path, started: list[Any]) -> Callable[..., Command]:
-    """Start a training run in the test's folder."""
-
-    def run(*arguments: str, **environment: str) -> Command:
-        started.append(Command(tmp_path, "train.py", *arguments, **environment))
-        return started[-1]
-
-    return run
-
-
-@pytest.fixture
-def start_by(tmp_path: Path, started: list[Any]) -> Callable[..., subprocess.Popen[str]]:
-    """Start a program that starts the training run."""
-
-    def run(*command: str) -> subprocess.Popen[str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        started.append(
-            subprocess.Popen(command, cwd=tmp_path, text=True, start_new_session=True, **pipes)
-        )
-        return started[-1]
-
-    return run
 
 
 ACCEPTED: set[tuple[str, ...]] = set()

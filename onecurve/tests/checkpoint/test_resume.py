@@ -21,7 +21,7 @@ from onecurve.optim.schedulers import cosine
 
 # Augmentation draws random numbers in every step.
 RANDOM = (
-    "+data.augment.crop._target_=small.digits.RandomCrop", "+data.augment.crop.padding=1",
+    "+data.augment.mask._target_=torch.nn.Dropout", "+data.augment.mask.p=0.1",
     "callbacks.checkpoint.last_every_n_steps=4", "logger=[csv,tensorboard]", "test=false",
 )  # fmt: skip
 

@@ -16,7 +16,6 @@ from processes import Command, nothing_stays_of
 TRAIN = (*TINY, FLOAT64, "trainer.limit_train_batches=6", "strategy=ddp")
 
 Start = Callable[..., Command]
-StartBy = Callable[..., subprocess.Popen[str]]
 CAN_MOUNT = not subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode
 
 
@@ -49,9 +48,9 @@ def two_nodes(start: Start, *typed: str) -> list[Command]:
     return [start(*TRAIN, *typed, **pod(number, port)) for number in (0, 1)]
 
 
-def finish(*processes: Command | subprocess.Popen[str], status: int = 0) -> list[tuple[str, str]]:
+def finish(*processes: Command, status: int = 0) -> list[tuple[str, str]]:
     """Wait for commands that must all end with a status, and leave nothing running."""
-    said = [process.communicate(timeout=120) for process in processes]
+    said = [process.communicate(timeout=300) for process in processes]
     for process, (out, err) in zip(processes, said, strict=True):
         assert process.returncode == status, out + err
         assert nothing_stays_of(process.pid)

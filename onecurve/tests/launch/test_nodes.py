@@ -1,16 +1,14 @@
 """Several nodes are one run, with one directory and the curve of one node; torchrun starts them."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Cli, one_of_a_kind
+from conftest import Cli, one_of_a_kind
 from nodes import (
     TRAIN,
     Start,
-    StartBy,
     elastic_pod,
     finish,
     free_port,
@@ -41,10 +39,9 @@ def task_of_slurm(number: int, port: int) -> dict[str, str]:
 
 def task_of_one_node(number: int, port: int) -> dict[str, str]:
     """What it tells each of two tasks of one node, as for `srun bash -c ...`."""
-    told = {"SLURM_NTASKS": "2", "SLURM_NNODES": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "1"}
-    told |= {"SLURM_NODEID": "0", "SLURM_NODELIST": "localhost", "SLURM_JOB_NAME": "bash"}
-    told |= {"SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
-    return told | {"MASTER_PORT": str(port)}
+    told = {"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_NODELIST": "localhost"}
+    told |= {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_LOCALID": str(number)}
+    return task_of_slurm(number, port) | told | {"SLURM_JOB_NAME": "bash"}
 
 
 # What stands before train.py, what each node is told, and under which strategy.
@@ -67,17 +64,14 @@ KEPT = ("an elastic PyTorchJob", "srun on one node")
 @pytest.mark.slow
 @pytest.mark.parametrize("way", one_of_a_kind(WAYS_IN, kept=KEPT))
 def test_two_nodes_are_one_run_however_they_are_started(
-    start: Start, start_by: StartBy, trained: Cli, tmp_path: Path, way: str
+    start: Start, trained: Cli, tmp_path: Path, way: str
 ) -> None:
     before, told, strategy = WAYS_IN[way]
     typed, port = (*TRAIN[:-1], f"strategy={strategy}"), free_port()
 
-    def node(number: int) -> Command | subprocess.Popen[str]:
-        if not before:
-            return start(*typed, **told(number, port))
-        program = [word.format(number=number, port=port) for word in before]
-        variables = [f"{name}={value}" for name, value in told(number, port).items()]
-        return start_by("env", *variables, *program, str(ROOT / "train.py"), *typed)
+    def node(number: int) -> Command:
+        by = [word.format(number=number, port=port) for word in before] or [PYTHON]
+        return start(*typed, by=by, **told(number, port))
 
     # Where nodes have numbers, the second comes first, and yet the first has rank 0.
     second = node(1)

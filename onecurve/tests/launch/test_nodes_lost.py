@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Cli, run_directories
+from conftest import Cli, run_directories
 from lightning.pytorch import Callback, Trainer
 from nodes import (
     CAN_MOUNT,
     TRAIN,
     Start,
-    StartBy,
     elastic_pod,
     finish,
     free_port,
@@ -103,41 +102,40 @@ OWN_DISKS = pytest.mark.skipif(not CAN_MOUNT, reason="a disk for each node alone
 
 
 def on_disks_of_their_own(
-    start_by: StartBy, monkeypatch: pytest.MonkeyPatch, folder: Path, *typed: str, status: int = 0
+    start: Start, folder: Path, *typed: str, status: int = 0
 ) -> tuple[str, list[Path]]:
     """Two nodes in folders that only one of them sees: what they print, and the two.
 
     Both are called alike by their nodes, as disks of machines are.
     """
-    disks = [folder / name for name in ("disk", "disk1", "disk2")]
-    for disk in disks:
+    seen, *disks = (folder / name for name in ("disk", "disk1", "disk2"))
+    for disk in (seen, *disks):
         disk.mkdir(parents=True)
-    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *typed)
     port = free_port()
+    unshare = ("unshare", "--mount", "bash", "-c", f'mount --bind "$0" {seen} && exec "$@"')
     # Rank 0, which writes the record and the metrics, is on the first.
-    told = [[f"{name}={value}" for name, value in pod(number, port).items()] for number in (0, 1)]
-    unshare = ("unshare", "--mount", "bash", "-c", f'mount --bind "$0" {disks[0]} && exec "$@"')
-    with monkeypatch.context() as patch:
-        patch.setenv("PROJECT_ROOT", str(disks[0]))
-        nodes = [
-            start_by(*unshare, str(disk), "env", *variables, *command)
-            for disk, variables in zip(disks[1:], told, strict=True)
-        ]
+    nodes = [
+        start(
+            *TRAIN, *typed, by=(*unshare, str(disk), sys.executable), PROJECT_ROOT=str(seen),
+            **pod(number, port),
+        )
+        for number, disk in enumerate(disks)
+    ]  # fmt: skip
     said = "".join(out + err for out, err in finish(*nodes, status=status))
-    return said, disks[1:]
+    return said, disks
 
 
 @pytest.mark.compares
 @pytest.mark.long
 @OWN_DISKS
 def test_nodes_without_a_shared_disk_resume_from_an_address(
-    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only rank 0 writes, but the others can restart and test the best weights."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     to = f"callbacks.checkpoint.dirpath=local://{tmp_path}/bucket"
     typed = (*dying(8), "launch.max_restarts=1", to)
-    said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
+    said, (first, other) = on_disks_of_their_own(start, tmp_path, *typed)
     assert "restart 1 of 1: the ranks continue from last.ckpt" in said
     (run,) = run_directories(first)
     assert has_the_curve_of_one_node(run, trained)
@@ -149,9 +147,9 @@ def test_nodes_without_a_shared_disk_resume_from_an_address(
 @pytest.mark.long
 @OWN_DISKS
 def test_nodes_without_a_shared_disk_or_an_address_get_an_error(
-    start_by: StartBy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, tmp_path: Path
 ) -> None:
     typed = (*dying(8), "launch.max_restarts=1")
-    said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=1)
+    said, _ = on_disks_of_their_own(start, tmp_path, *typed, status=1)
     assert "1 of 2 ranks have no access to" in said
     assert "callbacks.checkpoint.dirpath=s3://BUCKET/PATH" in said

@@ -22,8 +22,6 @@ import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.layers import find_layers
 
-pytestmark = pytest.mark.usefixtures("warm_launch")
-
 
 def said_in_fits(folder: Path) -> str:
     """What rank 0 prints in fits with a checkpoint at their ends."""
@@ -73,10 +71,7 @@ def fit_of_the_other_package(trains: str) -> None:
 
 
 @pytest.mark.parametrize("trains", ["lightning", "pytorch_lightning"])
-def test_modules_of_the_other_lightning_package_are_rejected(
-    trains: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
+def test_modules_of_the_other_lightning_package_are_rejected(trains: str) -> None:
     with pytest.raises(UserError, match=r"write import lightning\.pytorch as pl instead"):
         onecurve.launch(fit_of_the_other_package, trains, devices=2)
 
@@ -114,9 +109,9 @@ def test_a_checkpoint_of_ranks_is_that_of_one_process(tmp_path: Path) -> None:
     """Rows in their own order, no group of ranks; one goes on where two were, and two where one."""
     plain, half, single, two = (tmp_path / name for name in ("plain", "half", "single", "two"))
     saved(plain, "auto", 3)
-    onecurve.launch(saved, half, onecurve.Tensor(), 1, devices=2)
+    warm_ranks.run(saved, half, onecurve.Tensor(), 1)
     saved(single, onecurve.Single(), 2, half)
-    onecurve.launch(saved, two, onecurve.Tensor(), 3, single, devices=2)
+    warm_ranks.run(saved, two, onecurve.Tensor(), 3, single)
     expected, found = (torch.load(file, weights_only=False) for file in (plain, two))
     assert [*found["state_dict"]] == [*expected["state_dict"]]
     torch.testing.assert_close(found["state_dict"], expected["state_dict"], rtol=0, atol=ROUNDING)

@@ -9,51 +9,14 @@ import numpy as np
 import torch
 from lightning import LightningDataModule
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from onecurve import UserError
 
 Batch = tuple[Tensor, Tensor]
 Count = Annotated[int, Field(ge=1)]
-
-
-class RandomCrop(nn.Module):
-    """Draws on the device, in the hook of a batch: pads images, and crops each at random."""
-
-    def __init__(self, padding: int) -> None:
-        super().__init__()
-        self.padding = padding
-
-    def forward(self, images: Tensor) -> Tensor:
-        padded, side = F.pad(images, [self.padding] * 4), images.shape[-1]
-        corners = torch.randint(2 * self.padding + 1, (len(images), 2)).tolist()
-        crops = [
-            image[:, top : top + side, left : left + side]
-            for image, (top, left) in zip(padded, corners, strict=True)
-        ]
-        return torch.stack(crops)
-
-
-class Images(Dataset[Batch]):
-    """Bytes, of which a loader takes whole batches."""
-
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        self.images, self.labels = images, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Batch:
-        return self.images[index], self.labels[index]
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        return self.images[indices], self.labels[indices]
-
-
-def whole_batch(batch: Any) -> Any:
-    return batch
 
 
 class Digits(LightningDataModule):
@@ -104,27 +67,26 @@ class Digits(LightningDataModule):
             self.samples, generator=torch.Generator().manual_seed(self.split_seed)
         )
         parts = torch.split(order, self.sizes)
-        self.datasets = [Images(images[part], labels[part]) for part in parts]
+        self.datasets = [TensorDataset(images[part], labels[part]) for part in parts]
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> DataLoader[Any]:
         return self._loader(0, shuffle=True)
 
-    def val_dataloader(self) -> DataLoader[Batch]:
+    def val_dataloader(self) -> DataLoader[Any]:
         return self._loader(1)
 
-    def test_dataloader(self) -> DataLoader[Batch]:
+    def test_dataloader(self) -> DataLoader[Any]:
         return self._loader(2)
 
     predict_dataloader = test_dataloader
 
-    def _loader(self, part: int, shuffle: bool = False) -> DataLoader[Batch]:
+    def _loader(self, part: int, shuffle: bool = False) -> DataLoader[Any]:
         return DataLoader(
             self.datasets[part],
             batch_size=self.batch_size,
             shuffle=shuffle,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
-            collate_fn=whole_batch,
         )
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:

@@ -1,10 +1,8 @@
-"""strategy=pipeline: numbers of micro-batches, where a network is cut, and what it prints.
+"""strategy=pipeline: numbers of micro-batches, and what it prints.
 
 Which modules it trains, and which it rejects, are rows of tests/parity/cases.py.
 """
 
-import random
-from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from conftest import TINY
 from processes import Command
 
 from onecurve.strategies.pipeline import limits
-from onecurve.strategies.pipeline.partition import balanced
 
 
 def test_a_split_is_one_that_the_schedule_takes() -> None:
@@ -26,21 +23,6 @@ def test_a_split_is_one_that_the_schedule_takes() -> None:
                 assert schedule in (name, "gpipe")
     assert limits.split("1f1b", 4, 2, 50) == ("1f1b", 5)
     assert limits.split("1f1b", 4, 2, 47) == ("gpipe", 1)
-
-
-def test_no_cut_has_a_cheaper_largest_stage() -> None:
-    """Compared with all ways to cut, also in evenness among equals; whole numbers add exactly."""
-    generator = random.Random(0)
-    for _ in range(200):
-        costs = generator.choices([0.0, 1, 1, 2, 5, 30], k=generator.randint(1, 9))
-        num_stages = generator.randint(1, len(costs))
-        ranks = {}
-        for cuts in combinations(range(1, len(costs)), num_stages - 1):
-            stages = list(pairwise((0, *cuts, len(costs))))
-            sums = [sum(costs[start:stop]) for start, stop in stages]
-            rank = max(sums), sum(cost**2 for cost in sums)
-            ranks[tuple(stop - start for start, stop in stages)] = rank
-        assert ranks[tuple(balanced(costs, num_stages))] == min(ranks.values())
 
 
 @pytest.mark.slow
