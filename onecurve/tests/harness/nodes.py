@@ -4,6 +4,8 @@ A node is a `python train.py` of its own here, which becomes torchrun by what Ku
 """
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -74,6 +76,14 @@ def has_the_curve_of_one_node(run: Path, trained: Cli, *typed: str) -> bool:
     return all(
         largest_difference(column(single, name), column(run, name)) <= ROUNDING for name in names
     )
+
+
+def kill_node(node: Command) -> None:
+    """As if it lost power: torchrun's agent and what it has started, with which its ranks end."""
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True)
+    pairs = [line.split() for line in table.stdout.splitlines()]
+    for pid in [node.pid, *(int(pid) for pid, parent in pairs if int(parent) == node.pid)]:
+        os.kill(pid, signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

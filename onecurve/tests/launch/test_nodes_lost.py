@@ -17,12 +17,13 @@ from nodes import (
     finish,
     free_port,
     has_the_curve_of_one_node,
+    kill_node,
     one_run,
     pod,
     two_nodes,
     wait_until,
 )
-from processes import end, listens
+from processes import listens
 from test_resume import dying
 
 
@@ -88,7 +89,7 @@ def test_a_run_continues_with_fewer_and_with_more_nodes(
     wait_until(lambda: bool(listens(first.pid)))
     second = start(*command, **told)
     wait_until(lambda: steps(2) > 8)
-    end(second)
+    kill_node(second)
     wait_until(lambda: steps(1) > 3)
     before = steps(2)
     third = start(*command, **told)
