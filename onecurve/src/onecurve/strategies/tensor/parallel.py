@@ -214,11 +214,11 @@ class _Entry:
 class _Sequence:
     """Which layers of an nn.Sequential run by themselves: a task may call some of them alone."""
 
-    def __init__(self, part: nn.Sequential) -> None:
+    def __init__(self, part: Any) -> None:
         self._runs = False
         self._alone: dict[nn.Module, bool] = {}
         self._forward = part.forward
-        part.forward = self._run  # type: ignore[method-assign]
+        part.forward = self._run
 
     def _run(self, inputs: Any) -> Any:
         self._runs = True
@@ -230,7 +230,7 @@ class _Sequence:
     def is_alone(self, layer: nn.Module) -> bool:
         if not is_in_backward():  # where activation checkpointing recomputes the layer
             self._alone[layer] = not self._runs
-        return self._alone[layer]
+        return self._alone.get(layer, False)
 
 
 def _linear(
