@@ -123,6 +123,7 @@ ACCUMULATED = {"accumulate_grad_batches": 3}
 
 OF_DATA = {
     "inputs and targets, the last batch smaller than the ranks": case(under=EVERYWHERE),
+    "a weighted sampler": case(data=data.weighted),
     "a batch sampler whose batches differ in size": case(data=data.buckets),
     "`seeded` augmentation, within an epoch": case(
         data=data.split, trainer={"steps": 3, "limit_train_batches": 3}

@@ -15,6 +15,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
     random_split,
 )
 
@@ -32,6 +33,11 @@ def pairs(number: int = SAMPLES) -> TensorDataset:
 
 def plain(batch: int = BATCH) -> DataLoader[Any]:
     return DataLoader(pairs(), batch, shuffle=True)
+
+
+def weighted() -> DataLoader[Any]:
+    weights = torch.arange(1.0, SAMPLES + 1)
+    return DataLoader(pairs(), BATCH, sampler=WeightedRandomSampler(weights, SAMPLES + 5))
 
 
 def validation() -> DataLoader[Any]:
