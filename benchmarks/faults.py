@@ -41,18 +41,12 @@ FILE_BYTES = 60_000
 # A step takes some hundredths of a second: a fault may be anywhere in it.
 SECONDS_OF_A_STEP = 0.05
 TASK = (
-    "model=mlp",
-    "data.image_size=8",
-    "data.batch_size=64",
+    *("model=mlp", "data.image_size=8", "data.batch_size=64", "trainer.accelerator=cpu"),
+    *("trainer.max_epochs=2", "logger=csv", "callbacks=[checkpoint]", "test=false"),
     "+data.augment.crop._target_=my_project.data.augment.RandomCrop",
     "+data.augment.crop.padding=1",
-    "trainer.accelerator=cpu",
-    "trainer.max_epochs=2",
-    "logger=csv",
-    "callbacks=[checkpoint]",
     f"callbacks.checkpoint.last_every_n_steps={STEPS_BETWEEN_SAVES}",
     "+callbacks.fault._target_=faults.Fault",
-    "test=false",
 )
 RANKS = {"single": 1, "ddp": 2, "fsdp": 2, "pipeline": 2}
 KINDS = (
@@ -115,7 +109,8 @@ class Run(Command):
         for name in ("step", "pid-0", "pid-1"):
             (folder / name).unlink(missing_ok=True)
         self.folder = folder
-        super().__init__(folder, str(TRAIN), *overrides, OMP_NUM_THREADS="1")
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        super().__init__(folder, str(TRAIN), *overrides, **environment)
 
     def status(self) -> int | None:
         """The exit status, or the negative number of a signal; None, and it is ended, if late."""
@@ -136,7 +131,7 @@ class Run(Command):
 
     def said(self) -> str:
         """What it has printed."""
-        return self.stdout.read_text() + self.stderr.read_text()
+        return self.out.read_text() + self.err.read_text()
 
 
 def inject(

@@ -18,9 +18,8 @@ from typing import Any
 from baked import TRAIN, folder_for_runs
 from lightning.pytorch import Callback
 
-STEP = (str(TRAIN), "callbacks=[]", "+callbacks.stop._target_=startup.Stop")
 COMMANDS = {
-    "whole": STEP,
+    "whole": (str(TRAIN), "callbacks=[]", "+callbacks.stop._target_=startup.Stop"),
     "imports": ("-c", "import lightning.pytorch, torchvision"),
     "help": (str(TRAIN), "--help"),
 }

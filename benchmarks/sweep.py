@@ -23,11 +23,7 @@ from baked import TRAIN, print_head, print_row
 JOBS = 6
 MOST = 1.5
 JOB = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.max_epochs=1")
-
-
-def command(*overrides: str) -> list[str]:
-    """The command line of a run."""
-    return [sys.executable, "-u", str(TRAIN), *JOB, *overrides]
+COMMAND = (sys.executable, "-u", str(TRAIN), *JOB)
 
 
 def beside_fit(folder: Path, marks: list[float]) -> list[float]:
@@ -45,7 +41,7 @@ def in_a_sweep(folder: Path) -> list[float]:
     seeds = f"seed=range({JOBS})"
     begun = [time.perf_counter()]
     with subprocess.Popen(
-        command("-m", seeds), cwd=folder, stdout=subprocess.PIPE, text=True
+        [*COMMAND, "-m", seeds], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as sweep:
         assert sweep.stdout is not None
         for line in sweep.stdout:
@@ -60,7 +56,8 @@ def one_by_one(folder: Path) -> list[float]:
     """The same as commands of their own."""
     marks = [time.perf_counter()]
     for seed in range(JOBS):
-        subprocess.run(command(f"seed={seed}"), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        typed = [*COMMAND, f"seed={seed}"]
+        subprocess.run(typed, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         marks.append(time.perf_counter())
     return beside_fit(folder, marks)
 
