@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+import warm_ranks
 from conftest import Cli, one_of_a_kind
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -19,11 +20,16 @@ from zoo.tasks import Normalized, Plain
 
 import onecurve
 from onecurve.errors import in_python
+from onecurve.launch import agent
 from onecurve.parity import result
 from onecurve.strategies.callback_api import CallbackAPI
 from onecurve.testing import assert_parity
 
-pytestmark = pytest.mark.usefixtures("warm_launch")
+
+@pytest.fixture(autouse=True)
+def _warm_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are there already."""
+    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
 
 
 class Remembers(Plain):
