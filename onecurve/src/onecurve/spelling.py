@@ -6,15 +6,6 @@ from difflib import get_close_matches
 # Keys of earlier releases, and what to do instead.
 REMOVED = {
     **dict.fromkeys(
-        (
-            *("launch.secret", "launch.secret_file"),
-            *("launch.rendezvous", "launch.nodes", "launch.node_rank"),
-        ),
-        "was removed; torchrun or srun starts the ranks of several nodes; leave it out, and type "
-        "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=0 --master-addr=HOST "
-        "--master-port=29500 train.py strategy=ddp on each node, with its number",
-    ),
-    **dict.fromkeys(
         ("checkpoint.on_failure", "gc_every_n_steps", "strategy.min_params", "strategy.sequence"),
         "was removed; leave it out, also in the files of configs/",
     ),

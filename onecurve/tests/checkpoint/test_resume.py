@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from copy import deepcopy
 from csv import DictReader
@@ -129,6 +130,7 @@ def test_a_run_that_a_signal_ended_is_one_run(
     command = start(*TINY, *options, *dying(step), f"+callbacks.die.sent={int(sent)}")
     command.communicate(120)
     assert command.returncode == (-sent if sent == signal.SIGKILL else 128 + sent)
+    time.sleep(1)  # TensorBoard orders a run's files by second and process
     warm("train.py", "resume=last")
     (run,) = run_directories(tmp_path)
     assert is_whole(run, whole)

@@ -110,8 +110,7 @@ def position_in(checkpoint: dict[str, Any]) -> tuple[Position, dict[str, Any]]:
     """
     if KEY in checkpoint:
         saved = dict(checkpoint[KEY])
-        position = saved.pop("position")
-        return Position(**position), saved
+        return Position(**saved.pop("position")), saved
     loop = checkpoint.get("loops", {}).get("fit_loop", {})
     if BATCHES not in loop or "epoch_progress" not in loop:
         return Position(0, 0, {}, []), {}

@@ -12,10 +12,8 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 from functools import partial
 from multiprocessing import resource_tracker, util
-from types import TracebackType
 
 from ..errors import UserError
 from ..machine import SIGNALS, signals_blocked, unchanged_environment
@@ -120,16 +118,6 @@ def _begin_rank() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     # Imported objects stay alive: the garbage collector need not visit them.
     gc.freeze()
-    sys.excepthook = _show_unless_parent_is_gone
-
-
-def _show_unless_parent_is_gone(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Hide the error of a child that finds no semaphore: its parent was stopped before it began."""
-    last = traceback.extract_tb(trace)[-1:]
-    if kind is not FileNotFoundError or not last or "synchronize" not in last[0].filename:
-        sys.__excepthook__(kind, error, trace)
 
 
 if client := os.environ.pop(CLIENT, None):

@@ -101,28 +101,3 @@ def test_a_server_that_still_imports_ends_with_its_command(delay: float) -> None
         while session(command.pid):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-
-
-UNBORN = """
-import multiprocessing, os
-from multiprocessing import synchronize
-from onecurve.launch.forkserver import warm_up
-
-if __name__ == "__main__":
-    warm_up()
-    context = multiprocessing.get_context("forkserver")
-    lock = context.Lock()
-    synchronize.SemLock._cleanup(lock._semlock.name)  # as where this command ends
-    rank = context.Process(target=print, args=(lock,))
-    rank.start()
-    rank.join()
-    os._exit(rank.exitcode)  # there is no lock to clean up any more
-"""
-
-
-@pytest.mark.long
-def test_a_rank_of_a_stopped_command_prints_no_error(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(UNBORN)
-    done = python(str(script))
-    assert (done.returncode, done.stderr) == (1, "")

@@ -214,18 +214,11 @@ class _Entry:
 class _Sequence:
     """Which layers of an nn.Sequential run by themselves: a task may call some of them alone."""
 
-    def __init__(self, part: Any) -> None:
+    def __init__(self, part: nn.Module) -> None:
         self._runs = False
         self._alone: dict[nn.Module, bool] = {}
-        self._forward = part.forward
-        part.forward = self._run
-
-    def _run(self, inputs: Any) -> Any:
-        self._runs = True
-        try:
-            return self._forward(inputs)
-        finally:
-            self._runs = False
+        part.register_forward_pre_hook(lambda *_: setattr(self, "_runs", True))
+        part.register_forward_hook(lambda *_: setattr(self, "_runs", False), always_call=True)
 
     def is_alone(self, layer: nn.Module) -> bool:
         if not is_in_backward():  # where activation checkpointing recomputes the layer
@@ -254,8 +247,7 @@ def _linear(
     if style == "fused":
         weight, bias = own_rows(weight, bias, sections, mesh)
     outputs = F.linear(entry.read(inputs) if entry else entered(inputs, mesh), weight, bias)
-    is_gathered = is_alone or style in ("colwise_gather", "vocab")
-    return gathered(outputs, mesh) if is_gathered else outputs
+    return gathered(outputs, mesh) if is_alone or style in ("colwise_gather", "vocab") else outputs
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: torch.Tensor) -> torch.Tensor:
