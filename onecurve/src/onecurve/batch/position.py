@@ -13,7 +13,7 @@ world size, whatever sampler the loader has, and whatever other loaders and step
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class Position:
     epoch: int
     batches: int
     rng: dict[str, Any]
-    loaders: list[dict[str, Any] | None]
+    loaders: list[dict[str, Any] | None] = field(default_factory=list)
 
 
 def reached(loop: Mapping[str, Any]) -> tuple[int, int]:

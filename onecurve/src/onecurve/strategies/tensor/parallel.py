@@ -118,9 +118,10 @@ def apply_plan(
             part.forward = partial(_embedding, part, mesh)  # type: ignore[method-assign]
         else:
             outer, _, own = name.rpartition(".")
-            is_fused = style == "fused"
-            sections = sections_of(parts[outer], within(plan, outer), own) if is_fused else None
-            if whole and entry is None and calls_as(parts[outer], nn.Sequential):
+            beside = within(plan, outer)
+            sections = sections_of(parts[outer], beside, own) if style == "fused" else None
+            is_paired = calls_as(parts[outer], nn.Sequential) and "rowwise" in beside.values()
+            if whole and entry is None and is_paired:
                 sequences[outer] = sequences.get(outer) or _Sequence(parts[outer])
             order = sequences.get(outer)
             part.forward = partial(_linear, part, style, sections or [], mesh, entry, order)
