@@ -200,7 +200,6 @@ def is_accepted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
     def run(*words: str) -> bool:
         if words not in ACCEPTED:
-            (tmp_path / "secret").write_text(64 * "0")
             with monkeypatch.context() as patch:
                 patch.setattr(one_run, "start", lambda *_: ACCEPTED.add(words) or {})
                 # Not in a run directory.

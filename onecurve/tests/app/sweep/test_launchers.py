@@ -3,16 +3,14 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TINY, Cli, column, run_directories
-from processes import nothing_stays_of
+from conftest import TINY, Cli, column, run_directories
+from processes import Command, nothing_stays_of
 from test_resume import same, weights
 from test_sweeps import statuses
 
@@ -25,13 +23,12 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-TRAIN = (sys.executable, str(ROOT / "train.py"), "-m", *TINY)
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Command]
 
 
-def sweep(start_by: Start, folder: Path, *arguments: str) -> Path:
+def sweep(start: Start, folder: Path, *arguments: str) -> Path:
     """The directory of a sweep that must succeed."""
-    command = start_by(*TRAIN, *arguments)
+    command = start("-m", *TINY, *arguments)
     _, said = command.communicate(timeout=300)
     assert command.returncode == 0, said
     assert "Traceback" not in said
@@ -42,10 +39,10 @@ def sweep(start_by: Start, folder: Path, *arguments: str) -> Path:
 @pytest.mark.compares
 @pytest.mark.long
 def test_side_by_side_is_as_one_after_the_other(
-    cli: Cli, start_by: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: Cli, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     typed = ("strategy=single,ddp", "trainer.limit_train_batches=5")
-    parallel = sweep(start_by, tmp_path, *typed, "sweep/launcher=joblib")
+    parallel = sweep(start, tmp_path, *typed, "sweep/launcher=joblib")
     torch.set_num_threads(1)
     (tmp_path / "serial").mkdir()
     monkeypatch.chdir(tmp_path / "serial")
@@ -58,23 +55,23 @@ def test_side_by_side_is_as_one_after_the_other(
 
 
 @pytest.mark.long
-def test_a_search_side_by_side(start_by: Start, tmp_path: Path) -> None:
+def test_a_search_side_by_side(start: Start, tmp_path: Path) -> None:
     search = ("sweep=optuna", "sweep.trials=4", "optimizer.lr=tag(log,interval(1e-4,1e-1))")
-    found = statuses(sweep(start_by, tmp_path, *search, "sweep/launcher=joblib"))
+    found = statuses(sweep(start, tmp_path, *search, "sweep/launcher=joblib"))
     assert found.keys() == {1, 2, 3, 4}
     assert set(found.values()) <= {"finished", "pruned"}
 
 
 @pytest.mark.long
-def test_submitit_on_this_machine(start_by: Start, tmp_path: Path) -> None:
-    jobs = sweep(start_by, tmp_path, "optimizer.lr=1e-3,1e-2", "sweep/launcher=local")
+def test_submitit_on_this_machine(start: Start, tmp_path: Path) -> None:
+    jobs = sweep(start, tmp_path, "optimizer.lr=1e-3,1e-2", "sweep/launcher=local")
     assert statuses(jobs) == {1: "finished", 2: "finished"}
 
 
 @pytest.mark.long
-def test_ctrl_c_lets_all_jobs_save(start_by: Start, tmp_path: Path) -> None:
+def test_ctrl_c_lets_all_jobs_save(start: Start, tmp_path: Path) -> None:
     typed = ("seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=30", "test=false")
-    command = start_by(*TRAIN, *typed, "sweep/launcher=joblib", "trainer.limit_train_batches=5")
+    command = start("-m", *TINY, *typed, "sweep/launcher=joblib", "trainer.limit_train_batches=5")
     # One is finished then, and its process is at the next.
     while len(list(tmp_path.glob("runs/*/*/*/checkpoints/last.ckpt"))) < 3:
         assert command.poll() is None, "the sweep ended by itself"
