@@ -298,8 +298,8 @@ def shared_loader(
     if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:
         # Lightning would use the global rank (`seed_everything(workers=True)`), so ranks with the
         # same samples would augment them differently. Every rank reads a stream as a whole.
-        seeded = 0 if is_stream(loader) else rank
-        loader.worker_init_fn = partial(pl_worker_init_function, rank=seeded)
+        seeds_of = 0 if is_stream(loader) else rank
+        loader.worker_init_fn = partial(pl_worker_init_function, rank=seeds_of)
     if is_stream(loader):
         return StreamLoader(loader, rank=rank, num_replicas=size, training=training)
     reject_shared(loader, size)

@@ -123,8 +123,8 @@ def apply_plan(
             is_paired = calls_as(parts[outer], nn.Sequential) and "rowwise" in beside.values()
             if whole and entry is None and is_paired:
                 sequences[outer] = sequences.get(outer) or _Sequence(parts[outer])
-            order = sequences.get(outer)
-            part.forward = partial(_linear, part, style, sections or [], mesh, entry, order)
+            sequence = sequences.get(outer)
+            part.forward = partial(_linear, part, style, sections or [], mesh, entry, sequence)
     for name, part in parts.items():
         # Each rank uses an unsharded parameter in there for its part of the result only.
         if part not in sharded and any(is_within(name, outer) for outer in entries):
