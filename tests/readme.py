@@ -7,7 +7,7 @@ from pathlib import Path
 from baking import TEMPLATE, run_in
 
 README = (TEMPLATE / "README.md").read_text(encoding="utf-8")
-TRY, TRY_MORE, BAKE, USE = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+_, TRY_MORE, BAKE, USE = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 
 
 def bash(script: str, cwd: Path, **more: str) -> str:

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from baking import files_of, run_in
+from baking import run_in
 from clones import clone, git
 
 BIN = Path(sys.executable).parent
@@ -111,8 +111,3 @@ def test_a_release_is_depended_on_by_its_version_alone(template: Path, tmp_path:
     assert "uv" not in metadata["tool"]
     assert "onecurve[hydra,sweep,wandb]>=0.2,<0.3" in metadata["project"]["dependencies"]
     assert (project / "constraints.txt").read_text().endswith("\nonecurve==0.2.0\n")
-    assert "vendor" not in "".join(
-        (project / name).read_text()
-        for name in files_of(project) - {".cruft.json"}
-        if not name.endswith(".png")
-    )

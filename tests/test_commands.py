@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import sys
 import tomllib
 from pathlib import Path
@@ -16,16 +15,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-
-
-@pytest.mark.parametrize("outcome", ["true", "false"])
-def test_the_ci_script_has_the_exit_status_of_the_tests(tmp_path: Path, outcome: str) -> None:
-    shutil.copytree(TEMPLATE / ".ci", tmp_path / ".ci")
-    (tmp_path / "Makefile").write_text(f"test:\n\t@echo '2 passed in 1.00s'\n\t@{outcome}\n")
-    assert (tmp_path / ".ci/run").stat().st_mode & stat.S_IXUSR
-    result = run_in(tmp_path, tmp_path / ".ci/run")
-    assert (result.returncode == 0) == (outcome == "true")
-    assert result.stdout == "2 passed in 1.00s\n"
 
 
 def test_before_setup_every_command_says_what_to_type(tmp_path: Path) -> None:
@@ -62,18 +51,6 @@ def test_a_starter_that_is_none_gets_one_line() -> None:
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "STARTER=images2: must be one of images segmentation text hugging" in result.stderr
-
-
-def test_lint_changes_nothing_and_format_does(tmp_path: Path) -> None:
-    project = bake(tmp_path / "a folder")
-    ugly = project / "src" / "my_project" / "ugly.py"
-    ugly.write_text("import os\nimport ast\nx = [ 'a' ]\n")
-    before = ugly.read_text()
-    venv = str(Path(sys.executable).parents[1])
-    assert make(project, "lint", f"VENV={venv}").returncode == 2
-    assert ugly.read_text() == before
-    make(project, "format", f"VENV={venv}")
-    assert 'x = ["a"]' in ugly.read_text()
 
 
 def test_the_constraints_fit_the_floors_and_name_no_address(plain: Path) -> None:

@@ -1,10 +1,9 @@
-"""What `.ci` holds: release notes of a tag, budgets of lines."""
+"""The release notes of a tag, and the version that all files name."""
 
 import json
 import shutil
 import sys
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 from baking import LIBRARY, TEMPLATE, run_in
@@ -50,11 +49,3 @@ def test_one_version_everywhere() -> None:
     major, minor = map(int, version.split(".")[:2])
     project = (TEMPLATE / "{{cookiecutter.project_slug}}/pyproject.toml").read_text()
     assert f">={major}.{minor},<{major}.{minor + 1}" in project
-
-
-def test_a_house_over_its_budget_is_named() -> None:
-    script = run_path(str(TEMPLATE / ".ci/budgets.py"))
-    sizes = {"core": script["Size"](files=1, lines=3, longest=2)}
-    assert script["over_budget"]({"core": {"lines": 3, "longest": 2, "aim": 1}}, sizes) == []
-    lines = script["over_budget"]({"core": {"lines": 2, "longest": 1}}, sizes)
-    assert lines == ["core: 3 lines, and its budget is 2", "core: 2 longest, and its budget is 1"]
