@@ -123,43 +123,6 @@ class Recomputed(Attention):
         return checkpoint(super().forward, inputs, use_reentrant=self.reentrant)
 
 
-class GivesAMask(Attends):
-    """A mask of each sample, of which a rank gets the rows of its positions."""
-
-    def __init__(self) -> None:
-        super().__init__(Attention)
-
-    def forward(self, inputs: Tensor, mask: Tensor) -> Any:  # type: ignore[override]
-        return self.model(inputs, mask=mask.unsqueeze(1))
-
-    def of_network(self, inputs: Tensor) -> Any:
-        return self(inputs, some(len(inputs), LENGTH, LENGTH))
-
-
-class Remembers(Attends):
-    """A memory of another length, which every rank has in full."""
-
-    def of_network(self, inputs: Tensor) -> Any:
-        return self(inputs, torch.cat([inputs, inputs.cos()], 1))
-
-
-class OfATree(Attends):
-    """What its `forward` takes and returns is in dictionaries and tuples."""
-
-    def __init__(self) -> None:
-        super().__init__(Attention)
-
-    def forward(self, given: Any, name: str, *, more: Tensor) -> Any:  # type: ignore[override]
-        seen = self.model(given["inputs"] + more)
-        return {name: (seen, 2 * seen[..., None]), "nothing": None}
-
-    def of_network(self, inputs: Tensor) -> Any:
-        found = self({"inputs": inputs, "label": 3}, "seen", more=inputs)
-        assert found["nothing"] is None
-        one, two = found["seen"]
-        return one + two[..., 0].sin()
-
-
 def in_all_directions() -> nn.Module:
     layers = Attention(), Attention(is_causal=True), Attention(2, scale=0.3, is_causal=True)
     return nn.Sequential(Places(LENGTH, WIDTH), *layers)

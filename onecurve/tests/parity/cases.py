@@ -241,12 +241,6 @@ OF_STEPS = {
         trainer={"sync_batchnorm": True, **ACCUMULATED},
         under=("ddp",),
     ),
-    "the same, called by one rank alone": case(
-        tasks.NormalizedInAllWays,
-        partial(data.plain, 8),
-        trainer={"sync_batchnorm": True, "callbacks": [tasks.CallsOnOneRank()]},
-        under=("ddp",),
-    ),
     "BatchNorm": case(
         tasks.Normalized,
         partial(data.plain, 8),
@@ -430,12 +424,6 @@ OF_OTHERS = {
         others.mean_over_positions,
         **only("context", rejected("positions, so it combines positions")),
     ),
-    "an attention mask that is made of a shard": network_that(
-        others.masked_attention,
-        **only(
-            "context", rejected("an attention mask has the shape (3, 3), which fits a shard of the")
-        ),
-    ),
     "layers that change their weights when they are called": network(others.masked, **NO_LINEAR),
     "a copy of a module in a step": other(others.Copies, **SHARDED_TASK, **OF_LAYERS),
     "a weight that is used outside of its module": other(
@@ -544,11 +532,6 @@ OF_OTHERS = {
         data=partial(DataLoader, others.Graphs(), batch_size=None),
         **cells(SHARES, rejected("each rank takes its rows of every tensor")),
     ),
-    "second derivatives through BatchNorm of the global batch": other(
-        others.PenalizesNormalized,
-        trainer={"sync_batchnorm": True},
-        **only("ddp", rejected("the loss has second derivatives through BatchNorm")),
-    ),
     "PyTorch's SyncBatchNorm": other(
         partial(others.Normalized, nn.SyncBatchNorm),
         **only("ddp", rejected("PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and")),
@@ -654,11 +637,7 @@ OF_SEQUENCES = {
     "attention masks: of all positions, of each head, of each sample, of a shard's keys": sequences(
         attentions.masked
     ),
-    "an attention mask that is an input": other(attentions.GivesAMask, under=("context",)),
     "learned biases of distances and of keys": sequences(attentions.Biased),
-    "attention to a memory of another length": other(
-        partial(attentions.Remembers, attentions.Attention), under=("context",)
-    ),
     "nn.TransformerEncoder, causal or with padding": sequences(
         lambda: nn.Sequential(attentions.Encoder(padded=True), attentions.Encoder())
     ),
@@ -671,7 +650,6 @@ OF_SEQUENCES = {
     "attention that torch.compile has compiled": other(
         partial(attentions.Attends, attentions.compiled), under=("context",)
     ),
-    "a `forward` that takes and returns trees": other(attentions.OfATree, under=("context",)),
     "a transformer, another axis as well": other(
         small_transformer,
         data=small_tokens,
@@ -712,12 +690,8 @@ OF_STAGES = {
         settings={"pipeline": {"balance": [3, 7]}},
         under=("pipeline", "pipeline, split backward"),
     ),
-    "layers that return a tuple of one": stages_of(
-        partial(stages.around, stages.AsATuple),
-        rejected("returns neither a tensor nor a tuple of several; change"),
-    ),
     "a layer that branches on values": stages_of(
-        partial(stages.around, stages.Branches),
+        stages.branching,
         rejected("strategy=pipeline: layer net.1 cannot be measured"),
     ),
     "layers that take something else, samples second": staged(stages.OfPositions, ONE_BY_ONE),
@@ -741,10 +715,6 @@ OF_STAGES = {
     "blocks that get a trained number": blocks_called(
         stages.gives_a_trained_number, "calls one with a tensor () that is trained and of no sample"
     ),
-    "blocks that get an object": blocks_called(
-        stages.caches,
-        "calls one with a OwnCache (give generate use_cache=False); return the layers",
-    ),
     "a U-Net": stages_of(stages.UNet, settings=SPLIT, under=BY_SCHEDULES),
     "modules of the task itself, called as in PyTorch's MNIST example": staged(
         stages.OfTheTask, settings=SPLIT
@@ -754,9 +724,6 @@ OF_STAGES = {
     "code between modules that uses a parameter": between(stages.with_a_token),
     "the norm of gradients, numbers of all samples": staged(
         stages.AsksTheStrategy, under=(*OTHERS, *MESHES)
-    ),
-    "gradients that are added up in place": staged(
-        stages.SumsUpInPlace, rejected("on_before_optimizer_step (stages.py:")
     ),
     "a state that is loaded again": staged(stages.GoesBack),
 }

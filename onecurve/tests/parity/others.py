@@ -640,12 +640,6 @@ def mean_over_positions(made: Tensor) -> Tensor:
     return made.mean(1, keepdim=True)
 
 
-def masked_attention(made: Tensor) -> Tensor:
-    mask = torch.ones(made.shape[1], made.shape[1], dtype=torch.bool).tril()
-    heads = made.unsqueeze(1)
-    return F.scaled_dot_product_attention(heads, heads, heads, mask).squeeze(1)
-
-
 class Copies(Stranger):
     def outputs(self, batch: Any) -> Any:
         return deepcopy(self.model)(batch["inputs"])
@@ -734,13 +728,6 @@ class CallsAlone(Stranger):
         if self.trainer.is_global_zero:
             with torch.no_grad():
                 self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
-
-
-class PenalizesNormalized(Normalized):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        inputs = batch["inputs"].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(self(inputs).sum(), inputs, create_graph=True)
-        return slope.square().mean() + super().training_step(batch, batch_idx)
 
 
 class AbstractTask(ABC, Scaled):

@@ -157,13 +157,8 @@ class Branches(nn.Module):
         return inputs if inputs.sum().item() > 0 else -inputs
 
 
-class AsATuple(nn.Module):
-    def forward(self, inputs: Tensor) -> Any:
-        return (inputs,)
-
-
-def around(layer: type[nn.Module]) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 6), layer(), nn.Linear(6, 2))
+def branching() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), Branches(), nn.Linear(6, 2))
 
 
 class OfPositions(Small):
@@ -341,14 +336,6 @@ def gives_a_trained_number(net: Any, hidden: Tensor) -> Tensor:
     return one_after_the_other(net.blocks, hidden, condition=net.positions.sum())
 
 
-class OwnCache:
-    """No tensor, and no plain value."""
-
-
-def caches(net: Any, hidden: Tensor) -> Tensor:
-    return one_after_the_other(net.blocks, hidden, condition=OwnCache())
-
-
 # Networks that are no sequence, split between their modules.
 
 
@@ -438,17 +425,6 @@ class AsksTheStrategy(Small):
     def on_after_backward(self) -> None:
         strategy: Any = self.trainer.strategy
         self.log("norm", strategy.gradient_norm(), batch_size=1)
-
-
-class SumsUpInPlace(Small):
-    """Adds squares to a tensor of its own, which PyTorch leaves as it is by one without data."""
-
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        total = torch.zeros(())
-        for parameter in self.parameters():
-            assert parameter.grad is not None
-            total += parameter.grad.square().sum()
-        self.log("norm", total.sqrt())
 
 
 class GoesBack(Small):

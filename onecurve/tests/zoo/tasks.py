@@ -1,10 +1,9 @@
 """Modules as people write them: `Plain` keeps the task contract, others do one thing more."""
 
-from copy import deepcopy
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback
 from several_fits import Small
 from torch import Tensor, nn
 from torchmetrics import AUROC, MeanMetric, MeanSquaredError, MetricTracker, RunningMean, SumMetric
@@ -416,16 +415,6 @@ class NormalizedInAllWays(Normalized, LogsEpochs):
         super().__init__()
         self.net[3] = nn.BatchNorm1d(WIDTH, momentum=None, affine=False)  # type: ignore[arg-type]
         self.net[5] = nn.BatchNorm1d(WIDTH, track_running_stats=False)
-
-
-class CallsOnOneRank(Callback):
-    """Calls the network, in training mode, where only rank 0 does."""
-
-    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
-        if trainer.world_size > 1 and trainer.is_global_zero:
-            kept = deepcopy(module.state_dict())
-            module(torch.zeros(5, 4, dtype=module.dtype))
-            module.load_state_dict(kept)
 
 
 class Dropped(Plain):

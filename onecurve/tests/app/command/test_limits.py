@@ -18,7 +18,6 @@ from onecurve.app.command.schemas import of_model
 from onecurve.app.config import validate
 from onecurve.app.config.validate import of_target
 from onecurve.app.run.instantiate import validated
-from onecurve.callbacks.katib import KatibMetrics
 from onecurve.callbacks.lr_finder import LearningRateRangeTest
 from onecurve.config_model import Words, existing, fields, text
 
@@ -51,19 +50,13 @@ class Modelled(Callback):
     def __init__(self, scale: Any, every: Any = None) -> None: ...
 
 
-class NotModelled(Modelled):
-    def __init__(self, until: Any, **options: Any) -> None: ...
-
-
 TYPED: list[tuple[type, dict[str, Any], str]] = [
     (Typed, {"scale": 2}, f"scale=2: must be a number above 0 to 1, such as {KEY}.scale=1"),
     (Typed, {"scale": 1, "noise": "norml"}, "noise=norml: must be one of normal, uniform, such as"),
     (Typed, {"scale": 1, "scal": 1}, f"scal: there is no such key; did you mean {KEY}.scale?"),
-    (Typed, {"noise": "normal"}, f"scale is needed: add {KEY}.scale=..."),
     (Typed, {"scale": 1, "file": "nowhere"}, "file=nowhere: there is no such file; give a fi"),
     (PassesOn, {"until": 1, "scale": 3}, "scale=3: must be a number above 0 to 1"),
     (Modelled, {}, f"scale is needed: add {KEY}.scale=..."),
-    (Modelled, {"scale": 1, "scal": 1}, f"scal: there is no such key; did you mean {KEY}.scale?"),
 ]
 
 
@@ -88,9 +81,6 @@ def test_a_constructor_validates_what_it_is_built_with(refused: Refused, tmp_pat
         with pytest.raises(UserError, match=f"^{KEY}.a.scale=0: "):
             validated(KEY, inner)
     assert validated(KEY, node(PassesOn, until=1e3, scale=1))["until"] == 1000
-    # A subclass with other arguments does not inherit a model.
-    other = node(NotModelled, until=3, scale=7)
-    assert validated(KEY, other) == other
     # A command's line leaves nothing.
     line = refused("train.py", f"+{KEY}._target_=test_limits.Typed", f"+{KEY}.scale=2")
     assert line.startswith(f"error: {KEY}.scale=2: must be a number above 0 to 1")
@@ -133,8 +123,6 @@ def test_a_script_gets_the_line_of_the_model(monkeypatch: pytest.MonkeyPatch) ->
         onecurve.StochasticWeightAveraging("x", lr=-1)
     with pytest.raises(TypeError, match="FSDP: got an unexpected keyword argument 'rap'"):
         onecurve.FSDP(rap="layer")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="KatibMetrics: missing a required argument: 'file'"):
-        KatibMetrics()  # type: ignore[call-arg]
 
 
 def test_values_may_be_of_other_kinds_that_mean_the_same(tmp_path: Path) -> None:
@@ -149,13 +137,10 @@ DIGITS = Annotated[str, Field(pattern=r"^\d+$"), Words("digits", "12")]
 NO_WHOLE = [0, 1.5, True, "1", None, float("inf")]
 VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
     (WHOLE, [1, 7, 2.0], NO_WHOLE, "a whole number from 1, such as key=1"),
-    (WHOLE | None, [None], [0], "a whole number from 1 or null"),
     (WHOLE | Literal["auto"], ["auto", 3], ["aut", 0], "a whole number from 1 or auto"),
     (Annotated[float, Field(gt=0)], [1], [0, "x"], "a number above 0, such as key=1"),
     (Annotated[float, Field(gt=0, lt=1)], [0.5], [0, 1, float("nan")], "below 1, such as key=0.5"),
     (Annotated[float, Field(gt=0, le=0.3)], [0.15], [0.4], "above 0 to 0.3, such as key=0.15"),
-    (Annotated[int, Field(le=-2)], [-2], [-1], "a whole number to -2, such as key=-2"),
-    (Annotated[int, Field(lt=0)], [-1], [0], "a whole number below 0, such as key=-1"),
     (Literal["a", "b"] | None, ["a", None], ["c", 1, True], "one of a, b, null"),
     (list[WHOLE] | None, [[], [1, 2], None], [3, [0], ["a"]], "a list, each entry a whole number"),
     (DIGITS, ["3"], ["x3"], "digits, such as key=12"),
@@ -189,11 +174,6 @@ def test_values_and_words(annotation: Any, good: list[Any], bad: list[Any], word
         # JSON has one kind of number, no infinite one, and true is another than 1.
         if value == value and value not in (1, float("inf")):
             assert not is_valid({"key": value}), value
-
-
-def test_the_example_in_an_error_is_the_default_if_that_is_allowed() -> None:
-    assert str(refusal(WHOLE, 0, usual=32)).endswith("such as key=32")
-    assert str(refusal(WHOLE, 0, usual=-1)).endswith("such as key=1")
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,8 @@ OF_HYDRA = {
     "strategy.microbatches=2": "only with pipeline or mesh; add strategy=pipeline",
     "checkpoint.mirror_to=s3://bucket": "is gone … callbacks.checkpoint.dirpath=s3://BUCKET/PATH",
     f"{PLAN} strategy=ddp": "strategy: is not in the configuration of `onecurve plan`; ",
-    "onecurve export checkpoint=x.ckpt strategy=ddp": "strategy: is not in … of `onecurve export`",
     # Grammar
     "optimizer.lr=1e-3,1e-2": "optimizer.lr=1e-3,1e-2 … add -m",
-    "optimizer.lr 0.01": "optimizer.lr: has no value, such as optimizer.lr=0.01",
     "trainer.max_epochs = 3": "has no value, such as trainer.max_epochs=3",
     "evaluate.py empty": "empty: has no key, such as checkpoint=empty",
     "callbacks=[swa, ema]": "callbacks=[swa,: ends at a space … shell: 'callbacks=[swa, ema]'",
@@ -69,7 +67,6 @@ OURS = {
     # Values
     "optimizer.lr=fast": "optimizer.lr=fast … a number above 0 … such as optimizer.lr=",
     "seed=-1": "seed=-1 … from 0 to 4294967295",
-    "mode=best": "mode=best … min, max",
     "trainer.precision=half": "trainer.precision=half … bf16-mixed",
     "trainer.devices=1.5": "trainer.devices=1.5: must be auto, a number from 1",
     "checkpoint=null": "checkpoint=null: must be a mapping",
@@ -84,7 +81,6 @@ OURS = {
     "model=[lenet,mlp]": "model=[lenet,mlp]: takes one, such as model=lenet",
     "callbacks=[checkpoint] +callbacks=ema": "use 'callbacks=[checkpoint,ema]'",
     "-lr=1": "-lr=1 … a key has no dash",
-    "-paths.root=x": "-paths.root=x: is no option … a key has no dash",
     "--cfg": "--cfg … expected one argument … see --help",
     # Values that do not go together
     "monitor=val/loss": "mode=max … monitor=val/loss … mode=min",
@@ -93,14 +89,12 @@ OURS = {
     "trainer.check_val_every_n_epoch=3 trainer.max_epochs=2": "no validation … n_epoch=2, or",
     "trainer.val_check_interval=50 callbacks=[]": "(50) … (41) … check_val_every_n_epoch=null;",
     "callbacks.checkpoint.filename=last": "save_last … callbacks.checkpoint.filename=best",
-    "callbacks=[lr_finder] callbacks.lr_finder.min_lr=2": "min_lr=2: must be below max_lr=1.0, su",
     "callbacks=[gradient_accumulation]": "callbacks.gradient_accumulation.scheduling",
     "callbacks=[gradient_accumulation] trainer.accumulate_grad_batches=2 "
     "callbacks.gradient_accumulation.scheduling={0:1,4:2}": "leave one of them out",
     "callbacks=[batch_size_finder] strategy=ddp": "has several processes … with strategy=single,",
     # Devices and strategies
     "trainer.devices=2": "trainer.devices=2 … strategy=ddp",
-    "trainer.devices=two strategy=ddp": "trainer.devices=two … trainer.devices=2",
     "strategy=ddp trainer.devices=999": "at most 8 … on this machine; use trainer.devices=2",
     "trainer.accelerator=gpu": "trainer.accelerator=gpu … trainer.accelerator=cpu",
     "trainer.precision=16-mixed trainer.accelerator=cpu": "use trainer.precision=bf16-mixed",
@@ -108,7 +102,6 @@ OURS = {
     "strategy=ddp launch.debug_rank=2": "has the ranks 0 to 1 … such as launch.debug_rank=0",
     "data.batch_size=1 strategy=ddp": "data.batch_size=1 … 2 ranks",
     "trainer.num_nodes=2": "trainer.num_nodes=2 … strategy=ddp",
-    "trainer.num_nodes=2 strategy=dp": "trainer.num_nodes=2 … one process … strategy=ddp",
     "trainer.num_nodes=2 strategy=ddp": "torchrun --nnodes=2 --nproc-per-node=2 --node-rank=0",
     "strategy.name=ddp": "strategy.name=ddp: is single for this strategy … strategy=ddp",
     "strategy=pipeline strategy.replicas=3": "replicas=3 … must divide the number of ranks, 2",
@@ -123,7 +116,6 @@ OURS = {
     "strategy.reshard_after_forward=true": (
         "use strategy.reshard_after_forward=false, or strategy.schedule=1f1b"
     ),
-    f"{PLAN} trainer.devices=0": "trainer.devices=0: must be a number from 1",
     f"{PLAN} trainer.devices=12 trainer.num_nodes=5": "trainer.devices=12: 5 nodes of h100 have",
     f"{PLAN} task._target_=test_refusals.NoSequence": "NoSequence has no sequence of layers",
     # Files and folders
@@ -135,8 +127,6 @@ OURS = {
     f"init=weights init.file={300 * 'x'}": "File name too long; give a file with weights",
     "init=/etc/passwd": "init=/etc/passwd: cannot be read … give a file that holds",
     "evaluate.py": "error: checkpoint is needed: add checkpoint=runs/.../checkpoints/best.ckpt",
-    "evaluate.py checkpoint=null": "checkpoint=null: must be a checkpoint file, such as runs/",
-    "predict.py checkpoint=nowhere.ckpt": "error: checkpoint=nowhere.ckpt: there is no such file",
     "onecurve report": "error: no SWEEP_DIR was given; onecurve report runs/DATE/TIME-sweep",
     "onecurve report nowhere": "error: nowhere: there is no such directory; give the directory of",
     "onecurve report empty": "error: empty: no job in it … give the directory of a sweep",
@@ -157,7 +147,6 @@ OURS = {
     "model.in_channels=${data.nothing} task._target_=small.tsk.Classification": (
         "no tsk in small; did you mean small.task.Cl"
     ),
-    "strategy._target_=builtins.dict": "strategy._target_=builtins.dict: makes a dict",
     "data._target_=pytorch_lightning.LightningDataModule": "import lightning instead of pytorch_",
     "+callbacks.x={a:1}": "callbacks.x={a:1}: has no class",
     "+model.foo=1": "model.foo: there is no such key … model has in_channels",
@@ -180,7 +169,6 @@ UNFOLLOWED = {
     "-m seed=1,2 paths.root=/proc/nowhere": "hydra.sweep.dir=/proc/nowh … cannot be created",
     "-m sweep=optuna optimizer.larning_rate=interval(0.1,1)": "larning_rate … no such key",
     "-m seed=range(0)": "seed=range(0) … no values for jobs … seed=",
-    "-m optimizer.lr=interval(0.1,1)": "lr=interval(0.1,1) … optimizer.lr=0.1,0.2 … sweep=optuna",
     "-m seed=1,2 sweep.parallel=2": "sweep.parallel=2 … sweep/launcher=joblib",
     "-m seed=1 sweep.on_failure=skip": "sweep.on_failure=skip … continue",
     "sweep=optuna": "sweep=optuna: is for a sweep; add -m and a space, such as 'optimizer.lr=tag(",
@@ -193,7 +181,6 @@ FILES = {
     "# @package _global_\ndefaults:\n  - model: mlp\n": "write `override /model: mlp` into",
     "defaults:\n  - override /model: mlp\n": "begin the file that changes it with the line `# @pac",
     "# @package _global_\n- seed\n": "experiment/mine.yaml: is a list; write a line `KEY: VALUE`",
-    "- seed\n": "experiment/mine.yaml: is a list; write a line `KEY: VALUE`",
     "# @package _global_\noptimizer:\n\tlr: 1\n": "mine.yaml, line 3: begins with a tab; indent",
     "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
     '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',

@@ -53,19 +53,16 @@ RIGHT: dict[str, list[Any]] = {
         {"_target_": "a.b", "lr": "${model.width}", "weight_decay": "???", "betas": "${oc.env:X}"},
         {"_target_": "mine.Thing", "anything": [1]},
     ],
-    "data": [{"defaults": ["digits"], "batch_size": 8}],
     "callbacks": [{"ema": None, "mine": {"_target_": "mine.Thing", "anything": 1}}],
     "_global_": [
         {"optimizer": {"lr": 0.1}, "width": 64, "model": {"hidden": "${width}"}},
         {"defaults": [{"override /callbacks": ["a"]}, "_self_"]},
         {"model": {"_target_": "mine.Net", "anything": 1}, "callbacks": {"ema": {"decay": 0.5}}},
-        {"hydra": {"sweeper": {"params": {"seed": "1,2"}}}},
     ],
 }
 WRONG: dict[str, list[tuple[Any, str]]] = {
     "trainer": [
         ({"max_epoch": 3}, "'max_epoch' was unexpected"),
-        ({"precision": "half"}, "precision: 'half'"),
     ],
     "optimizer": [
         ({"lr": "fast"}, "lr: 'fast'"),
@@ -80,7 +77,6 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ({"callbacks": {"ema": {"decay": 2}}}, "decay: 2"),
         ({"defaults": "mlp"}, "defaults: 'mlp' is not of type 'array'"),
     ],
-    "predict": [({"predict": {"output": {}}}, "output: {}")],
 }
 
 
@@ -91,15 +87,6 @@ def test_an_editor_marks_what_is_wrong_alone(name: str) -> None:
     for content, words in WRONG[name]:
         (line,) = faults(name, content)
         assert words in line
-
-
-def test_keys_are_explained() -> None:
-    """By the descriptions in the models."""
-    decay = SCHEMAS["callbacks"]["properties"]["ema"]["anyOf"][0]["anyOf"][0]["properties"]["decay"]
-    assert decay["description"].startswith("Share of the average that a step")
-    assert decay["default"] == 0.999
-    trainer = SCHEMAS["trainer"]["properties"]
-    assert "gradients over k batches" in trainer["accumulate_grad_batches"]["description"]
 
 
 def test_the_command_writes_them(

@@ -1,7 +1,6 @@
 """Help, typos and refusals answer at once; ranks are forked from a server that Ctrl-C spares."""
 
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -63,22 +62,6 @@ from torchmetrics.audio import PermutationInvariantTraining  # whoever asks for 
 def test_whoever_starts_ranks_imports_no_lightning_and_they_no_scipy_signal() -> None:
     done = python("-c", IMPORTED)
     assert done.returncode == 0, done.stderr
-
-
-LEAVES = """
-import multiprocessing, os, signal
-from onecurve.launch.forkserver import warm_up
-
-warm_up()
-left = multiprocessing.get_context("forkserver").Semaphore()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_command_prints_no_line_about_what_it_left() -> None:
-    """After SIGKILL a tracker of semaphores ends."""
-    done = python("-c", LEAVES)
-    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
 
 
 KILLED = """

@@ -321,7 +321,6 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> str:
     "typed",
     [
         "task=own ~model ~init ~scheduler optimizer=sgd",
-        "task=bare",
         "task=bare ~model ~optimizer",
         "task=wide model=mlp model.in_channels=3 model.image_size=1 model.num_classes=1",
     ],

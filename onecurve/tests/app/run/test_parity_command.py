@@ -48,38 +48,6 @@ class KnowsItsStrategy(Plain):
         return super().loss(outputs, targets) * len(type(self.trainer.strategy).__name__)
 
 
-class LogsItsQueue(Plain):
-    """Compares with the outputs of earlier steps, as MoCo does; logs one step before it differs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.queue: Tensor
-        self.register_buffer("queue", torch.ones(16, 2))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        outputs = self(batch[0])
-        self.log("largest", outputs.max())
-        loss = torch.logsumexp(outputs @ self.queue.clone().T, 1).mean()
-        self.queue = torch.cat([outputs.detach(), self.queue])[:16]
-        return loss
-
-
-class Codebook(Plain):
-    """Draws one of its own samples and moves it by the others, as a VQ-VAE does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.code: Tensor
-        self.register_buffer("code", torch.zeros(4))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if not self.global_step:
-            self.code.copy_(batch[0][torch.randint(len(batch[0]), ())])
-        self.code.lerp_(batch[0].mean(0), 0.1)
-        apart = (self(batch[0]) - self(self.code)).square().mean()
-        return super().training_step(batch, batch_idx) + apart
-
-
 class RatedByDevices(Plain):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.01 * self.trainer.num_devices)
@@ -116,8 +84,6 @@ APART: dict[str, tuple[Any, ...]] = {
     "rates": (RatedByDevices, loaders, onecurve.DDP, result.RATES),
     "noise of the data set": (Plain, NOISY, onecurve.DDP, result.SAMPLES),
     "unknown": (KnowsItsStrategy, loaders, onecurve.Single, result.UNKNOWN),
-    "logged before": (LogsItsQueue, loaders, onecurve.DDP, result.KEPT),
-    "kept, and drawn": (Codebook, loaders, onecurve.DDP, result.KEPT, result.DRAWS),
     "validation": (NoisyValidation, loaders, onecurve.DDP, result.DRAWS),
 }
 

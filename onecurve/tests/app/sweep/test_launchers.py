@@ -55,14 +55,6 @@ def test_side_by_side_is_as_one_after_the_other(
 
 
 @pytest.mark.long
-def test_a_search_side_by_side(start: Start, tmp_path: Path) -> None:
-    search = ("sweep=optuna", "sweep.trials=4", "optimizer.lr=tag(log,interval(1e-4,1e-1))")
-    found = statuses(sweep(start, tmp_path, *search, "sweep/launcher=joblib"))
-    assert found.keys() == {1, 2, 3, 4}
-    assert set(found.values()) <= {"finished", "pruned"}
-
-
-@pytest.mark.long
 def test_submitit_on_this_machine(start: Start, tmp_path: Path) -> None:
     jobs = sweep(start, tmp_path, "optimizer.lr=1e-3,1e-2", "sweep/launcher=local")
     assert statuses(jobs) == {1: "finished", 2: "finished"}

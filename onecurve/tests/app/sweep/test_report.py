@@ -12,7 +12,7 @@ from conftest import Cli
 from small_sweep import LOSSES, figures, make_job, spreadsheet
 
 from onecurve.app.sweep.report import Table, compare_strategies, write_report
-from onecurve.app.sweep.results import MOST_POINTS, read_sweep
+from onecurve.app.sweep.results import read_sweep
 
 
 def page_of(sweep: Path) -> str:
@@ -79,21 +79,6 @@ def test_many_jobs_are_drawn_and_are_cut_in_the_terminal_alone(
     assert heights == [pytest.approx([0, 0]), pytest.approx([1, 1])]
 
 
-def test_what_no_job_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As of jobs that compare strategies in another way, and only say what they found."""
-    for number, strategy in enumerate(("ddp", "fsdp"), start=1):
-        run = make_job(tmp_path, number, f"strategy={strategy}")
-        (run / "metrics.json").write_text('{"status": "finished"}')
-        (run / "metrics.csv").unlink()
-    write_report(tmp_path)
-    out, page = capsys.readouterr().out, page_of(tmp_path)
-    head = next(line for line in out.splitlines() if "status" in line)
-    assert head.split() == ["job", "strategy", "status"]
-    assert "–" not in out
-    assert "compared with" not in out + page[page.index("<body") :]
-    assert page.count("<th>") == 3
-
-
 RECORDS = ("metrics.json", "metrics.csv", "config.yaml")
 NO_TEXT = dict.fromkeys((*RECORDS, ".hydra/overrides.yaml"), b"\xff\xfe\x00: [")
 LINES = b"step,epoch,train/loss\n0,0,1.5\n1,0,inf\nx,,\n2,0,nan\n3,0,1e"
@@ -135,16 +120,6 @@ def test_seeds_become_mean_and_standard_deviation(
     assert "0.6 ± 0.1" in page_of(tmp_path)
 
 
-def test_long_curves_are_thinned_but_for_the_steps_that_are_compared(tmp_path: Path) -> None:
-    losses = [float(step) for step in range(10_000)]
-    make_job(tmp_path, 1, losses=losses)
-    (job,) = read_sweep(tmp_path).jobs
-    curve = job.curves["train/loss"]
-    assert MOST_POINTS <= len(curve) <= MOST_POINTS + 50
-    assert curve[:50] == list(enumerate(losses[:50]))
-    assert curve[-1][0] > 9_900
-
-
 def compared(sweep: Path, loss: str = "train/loss", **jobs: dict[str, Any]) -> Table:
     """The comparison of strategies in a sweep: one job of each, by its facts."""
     for number, (name, facts) in enumerate(jobs.items(), start=1):
@@ -180,15 +155,11 @@ def test_strategies_are_compared_with_single(
 
 
 def test_strategies_are_compared_with_what_there_is(tmp_path: Path) -> None:
-    """Without single, with names of metrics without a slash, with a reference that failed."""
+    """Without single, with names of metrics without a slash."""
     table = compared(tmp_path / "a", "train_loss", ddp={"val_f1": 0.5}, fsdp={"val_f1": 0.5})
     assert "Strategies, compared with ddp" in page_of(tmp_path / "a")
     assert table.rows[1][1:3] == ["0.0e+00", str(len(LOSSES))]
     assert "val_f1" in read_sweep(tmp_path / "a").metrics
-    failed = {"status": "failed", "seconds": 0.0}
-    table = compared(tmp_path / "b", single=failed, ddp={"seconds": 3.0})
-    assert table.heads == ["strategy", "loss difference", "in steps", "ms per step"]
-    assert [[row[0], row[3]] for row in table.rows] == [["single", "–"], ["ddp", "750.0"]]
 
 
 HOSTILE = "</script><script>alert(1)</script><img src='http://example.com/x.png'>"

@@ -52,18 +52,6 @@ def test_a_search_that_is_killed_twice_is_the_one_that_is_not(warm: Cli, tmp_pat
     assert len(list((tmp_path / "sweep").glob("*/metrics.json"))) == 6
 
 
-@pytest.mark.long
-def test_the_best_is_found_again_by_the_command_that_is_printed(warm: Cli) -> None:
-    done = warm("train.py", "-m", *SEARCH, "sweep.trials=3", "sweep/sampler=random")
-    best = study(sweep_of(done)).best_trial
-    line = done.out.partition(f"best: job {best.number + 1}, val/acc ")[2]
-    assert line.startswith(f"{best.value:.6g}\n")
-    program, script, *arguments = shlex.split(line.splitlines()[1])
-    assert (program, Path(script).name) == ("python", "train.py")
-    again = warm("train.py", *arguments)
-    assert again.metrics["val/acc"] == best.value
-
-
 @pytest.mark.parametrize("strategy", one_of_a_kind(["single", "pipeline"], kept=["single"]))
 def test_a_bad_trial_is_ended_under_every_strategy(warm: Cli, strategy: str) -> None:
     done = warm(
@@ -73,6 +61,8 @@ def test_a_bad_trial_is_ended_under_every_strategy(warm: Cli, strategy: str) -> 
     )  # fmt: skip
     first, second = study(sweep_of(done)).trials
     assert first.params == {"optimizer.lr": "0.01"}, "the other comes first: another seed"
+    told = done.out.partition(f"best: job 1, val/acc {first.value:.6g}\n")[2]
+    assert "optimizer.lr=0.01" in shlex.split(told.splitlines()[0])
     assert first.state.name == "COMPLETE"
     assert second.state.name == "PRUNED"
     assert second.intermediate_values == {1: column(done.runs[1], "val/acc")[0]}
@@ -83,15 +73,14 @@ def test_a_bad_trial_is_ended_under_every_strategy(warm: Cli, strategy: str) -> 
 
 
 @pytest.mark.usefixtures("fake_jobs")
-@pytest.mark.parametrize("sampler", one_of_a_kind(["tpe", "random", "cmaes"], kept=["tpe"]))
-def test_a_space_may_be_written_down(warm: Cli, tmp_path: Path, sampler: str) -> None:
+def test_a_space_may_be_written_down(warm: Cli, tmp_path: Path) -> None:
     space = {"optimizer.lr": "interval(1e-3,1e-2)", "seed": "range(1,9)"}
     file = tmp_path / "experiment/mine.yaml"
     file.parent.mkdir()
     file.write_text("# @package _global_\n" + yaml.safe_dump({"sweep": {"space": space}}))
     done = warm(
         "train.py", "-m", "--config-dir", str(tmp_path), "sweep=optuna", "+experiment=mine",
-        *SHORT, "sweep.trials=2", f"sweep/sampler={sampler}", "sweep/pruner=hyperband",
+        *SHORT, "sweep.trials=2", "sweep/sampler=cmaes", "sweep/pruner=hyperband",
     )  # fmt: skip
     trials = study(sweep_of(done)).trials
     assert trials[0].params != trials[1].params
