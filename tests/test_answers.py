@@ -42,7 +42,6 @@ GOOD_TEXT = [
     "key: value # no comment, - no item, [no, list], {no: map}, *no_alias, &no_anchor, !no_tag",
     "<b>no</b> & nothing else | > @ ` ~",
     "--no-option",
-    "null",
     "äöüß ñ 中文 עברית 👩‍🔬 trains 🔥",
     "}} %} #} closes nothing",
     "x" * 100,

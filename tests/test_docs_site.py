@@ -2,7 +2,6 @@
 
 import html
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,15 +67,3 @@ def test_a_projects_site(project: Path) -> None:
     title = re.search("<title>(.*)</title>", (project / "build/site/project.html").read_text())
     assert title
     assert html.unescape(title[1]).endswith('A "name": 1 & 2 # 3')
-
-
-def test_a_fault_in_a_page_ends_the_build(project: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "project"
-    shutil.copytree(project, copy)
-    with (copy / "docs/project.md").open("a") as page:
-        page.write("\n[One](nowhere.md), [two](tasks.md#nothing), ![three](pictures/none.svg)\n")
-    (copy / "docs/mine.md").write_text("# A page that nothing leads to\n")
-    done = make_docs(copy, f"VENV={BIN.parent}")
-    assert done.returncode != 0
-    for fault in ("nowhere.md", "#nothing", "pictures/none.svg", "mine.md"):
-        assert fault in done.stderr, fault

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import small_data
 import yaml
-from conftest import CONFIGS, TWO_STEPS
+from conftest import CONFIGS, STARTER, TWO_STEPS
 from jsonschema import Draft7Validator
 
 from onecurve.app.command.schemas import ConfigFile, config_files, schemas
@@ -14,6 +14,8 @@ from onecurve.testing.runs import Cli
 
 # Further overrides that a choice needs; all others are tried with the defaults.
 NEEDS: dict[str, tuple[str, ...]] = getattr(small_data, "NEEDS", {})
+if STARTER == "segmentation":  # a U-Net of small images, without a linear layer
+    NEEDS |= dict.fromkeys(("model/lenet", "strategy/tensor"), ("experiment=multi_label",))
 FILES = sorted(path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
 # For this machine only; git ignores them.
 FILES = [file for file in FILES if file.parts[0] != "local"]
