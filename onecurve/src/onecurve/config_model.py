@@ -86,27 +86,27 @@ class Config(BaseModel):
         return known | (self.model_extra or {})
 
     @classmethod
-    def checked(cls, given: Mapping[str, Any]) -> "Checked[Self]":
+    def checked(cls, values: Mapping[str, Any]) -> "Checked[Self]":
         """Validate a node of a configuration: values by key, beside those of Hydra's own."""
         # A partial gets the missing arguments when it is called.
-        is_open = given.get("_partial_") or "_args_" in given
-        given = {key: value for key, value in given.items() if not re.fullmatch("_.*_", str(key))}
+        is_open = values.get("_partial_") or "_args_" in values
+        values = {key: value for key, value in values.items() if not re.fullmatch("_.*_", str(key))}
         known = fields(cls)
         changed: dict[str, Any] = {}
         problems: dict[Any, Problem] = {}
-        for name, value in given.items():
+        for name, value in values.items():
             # Values of other types need no conversion.
             if isinstance(value, int | float | list) and not isinstance(value, bool):
                 if _has_nan(value):
-                    problems[name] = Problem(cls, name, "no_number", None, given)
+                    problems[name] = Problem(cls, name, "no_number", None, values)
                 elif name in known:
                     meant = as_meant(annotation_of(known[name]), value)
                     if repr(meant) != repr(value):
                         changed[name] = meant
         try:
-            model = cls.model_validate({**given, **changed})
+            model = cls.model_validate({**values, **changed})
         except ValidationError as error:
-            model = cls.model_construct(**{**given, **changed})
+            model = cls.model_construct(**{**values, **changed})
             for each in error.errors(include_url=False, include_input=False):
                 if is_open and each["type"] == "missing":
                     continue
@@ -114,7 +114,7 @@ class Config(BaseModel):
                 reason = _reason(each)
                 # For a union, keep the most specific reason.
                 if key not in problems or reason:
-                    problems[key] = Problem(cls, key, each["type"], reason, given)
+                    problems[key] = Problem(cls, key, each["type"], reason, values)
         return Checked(model, list(problems.values()), changed)
 
 
@@ -144,18 +144,18 @@ class Problem(NamedTuple):
     reason: str | None
     values: Mapping[str, Any]
 
-    def line(self, place: str, default: Any = None) -> str:
+    def line(self, key_prefix: str, default: Any = None) -> str:
         """The error line; its example is the default, where the key allows that.
 
         Args:
-            place: The key of the group.
+            key_prefix: The key of the group.
             default: What the configuration has without overrides; None for the model's default.
         """
         if self.name is None:
-            return f"{place}: {self.reason}"
-        key = f"{place}.{self.name}".lstrip(".")
+            return f"{key_prefix}: {self.reason}"
+        key = f"{key_prefix}.{self.name}".lstrip(".")
         if self.kind == "extra_forbidden":
-            return no_such_key(key, [f"{place}.{name}" for name in fields(self.model)])
+            return no_such_key(key, [f"{key_prefix}.{name}" for name in fields(self.model)])
         if self.kind == "missing":
             return f"{key} is needed: add {key}=..."
         value = self.values[self.name]
@@ -172,8 +172,8 @@ class Problem(NamedTuple):
 
     def _holds(self, value: Any) -> bool:
         assert self.name is not None
-        found = self.model.checked({**self.values, self.name: value})
-        return all(problem.name != self.name for problem in found.problems)
+        checked = self.model.checked({**self.values, self.name: value})
+        return all(problem.name != self.name for problem in checked.problems)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,10 +256,10 @@ def annotation_of(field: FieldInfo) -> Any:
 def alternatives(annotation: Any) -> list[Any]:
     """The members of a union, or the type itself."""
     if get_origin(annotation) in (Union, UnionType):
-        return [part for each in get_args(annotation) for part in alternatives(each)]
+        return [member for each in get_args(annotation) for member in alternatives(each)]
     if get_origin(annotation) is Annotated:
-        parts, said = alternatives(annotation.__origin__), annotation.__metadata__
-        return [part if choices(part) else Annotated[part, *said] for part in parts]
+        members, said = alternatives(annotation.__origin__), annotation.__metadata__
+        return [member if choices(member) else Annotated[member, *said] for member in members]
     return [annotation]
 
 
@@ -267,15 +267,15 @@ def as_meant(annotation: Any, value: Any) -> Any:
     """Convert `1e3` to 1000 where only integers are allowed, and 88 to text where only text is."""
     if value is None or isinstance(value, str | Mapping):
         return value
-    parts = alternatives(annotation)
+    members = alternatives(annotation)
     if isinstance(value, list):
-        entries = next((_entry(part) for part in parts if _entry(part) is not None), Any)
+        entries = next((_entry(kind) for kind in members if _entry(kind) is not None), Any)
         return [as_meant(entries, entry) for entry in value]
-    kinds = {_plain(part) for part in parts}
+    kinds = {_plain(kind) for kind in members}
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)
     is_text = str in kinds and kinds.isdisjoint({int, float, bool, Any})
-    return text(value) if is_text and value not in _choices(parts) else value
+    return text(value) if is_text and value not in _choices(members) else value
 
 
 def _reason(error: Any) -> str | None:
@@ -301,72 +301,72 @@ def _has_nan(value: Any) -> bool:
     return isinstance(value, float) and isnan(value)
 
 
-def _plain(part: Any) -> Any:
-    return part.__origin__ if get_origin(part) is Annotated else part
+def _plain(annotation: Any) -> Any:
+    return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
 
 
-def beside(part: Any) -> list[Any]:
+def beside(annotation: Any) -> list[Any]:
     """The metadata of a type: bounds, words."""
-    if get_origin(part) is not Annotated:
+    if get_origin(annotation) is not Annotated:
         return []
-    said = part.__metadata__
+    said = annotation.__metadata__
     return [
         one for each in said for one in (each.metadata if hasattr(each, "metadata") else [each])
     ]
 
 
-def _entry(part: Any) -> Any:
+def _entry(annotation: Any) -> Any:
     """The type of a list's entries; None if the type is not a list."""
-    part = _plain(part)
-    return get_args(part)[0] if get_origin(part) in (list, Sequence) else None
+    annotation = _plain(annotation)
+    return get_args(annotation)[0] if get_origin(annotation) in (list, Sequence) else None
 
 
-def choices(part: Any) -> list[Any]:
+def choices(annotation: Any) -> list[Any]:
     """The values of a Literal, or null; empty for any other type."""
-    if part in (None, NoneType):
+    if annotation in (None, NoneType):
         return [None]
-    return list(get_args(part)) if get_origin(part) is Literal else []
+    return list(get_args(annotation)) if get_origin(annotation) is Literal else []
 
 
-def _choices(parts: Sequence[Any]) -> list[Any]:
-    return [choice for part in parts for choice in choices(part)]
+def _choices(annotations: Sequence[Any]) -> list[Any]:
+    return [choice for annotation in annotations for choice in choices(annotation)]
 
 
 def _must_be(field: FieldInfo, value: Any, key: str, default: Any, holds: bool) -> str:
-    parts = alternatives(annotation_of(field))
-    if all(map(choices, parts)):
-        allowed = _choices(parts)
+    members = alternatives(annotation_of(field))
+    if all(map(choices, members)):
+        allowed = _choices(members)
         close = nearest(str(value), list(map(str, allowed)))
         example = close or (default if holds else allowed[0])
         return f"one of {', '.join(map(text, allowed))}, such as {as_override(key, example)}"
-    described = list(map(_described, parts))
+    described = list(map(_described, members))
     example = default if holds else described[0].example
     allowed_words = " or ".join(each.words for each in described)
     return f"{allowed_words}, such as {as_override(key, example)}"
 
 
-def _described(part: Any) -> Words:
+def _described(annotation: Any) -> Words:
     """How a line describes a type, and a value that is allowed."""
-    if allowed := choices(part):
+    if allowed := choices(annotation):
         return Words(" or ".join(map(text, allowed)), allowed[0])
-    if own := [each for each in beside(part) if isinstance(each, Words)]:
-        return own[0]
-    if (entry := _entry(part)) is not None:
+    if words_of := [each for each in beside(annotation) if isinstance(each, Words)]:
+        return words_of[0]
+    if (entry := _entry(annotation)) is not None:
         entries = list(map(_described, alternatives(entry)))
         words = " or ".join(each.words for each in entries)
         return Words(f"a list, each entry {words}", [entries[0].example])
-    if get_origin(_plain(part)) in (dict, Mapping):
+    if get_origin(_plain(annotation)) in (dict, Mapping):
         return Words("a mapping", {})
     bounds = {
         kind: getattr(each, name)
         for kind, (_, name) in BOUNDS.items()
-        for each in beside(part)
+        for each in beside(annotation)
         if isinstance(each, kind)
     }
     said = " ".join(f"{BOUNDS[kind][0]} {bound:.15g}" for kind, bound in bounds.items())
-    known = KINDS.get(_plain(part), "another kind of value")
+    known = KINDS.get(_plain(annotation), "another kind of value")
     words = f"{known} {said.removeprefix('and ')}".rstrip()
-    return Words(words, _number_within(bounds, is_whole=_plain(part) is int))
+    return Words(words, _number_within(bounds, is_whole=_plain(annotation) is int))
 
 
 def _number_within(bounds: Mapping[Any, float], is_whole: bool) -> str | None:

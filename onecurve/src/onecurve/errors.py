@@ -236,13 +236,13 @@ def in_python(line: str) -> str:
     about = re.search(rf"strategy=({'|'.join(STRATEGIES)}):", line)
     strategy = STRATEGIES[about[1]] if about else None
 
-    def argument(found: re.Match[str]) -> str:
-        group, _, name = found["key"].rpartition(".")
+    def argument(match: re.Match[str]) -> str:
+        group, _, name = match["key"].rpartition(".")
         top, _, entry = group.partition(".")
         classes = {"trainer": "Trainer", "strategy": strategy, "callbacks": CALLBACKS.get(entry)}
         if name == "_target_" or (top == "callbacks" and not classes[top]):
-            return found[0]  # of a YAML file
-        typed = f"{WORDS.get(name, name)}={literal(found['value'])}"
+            return match[0]  # of a YAML file
+        typed = f"{WORDS.get(name, name)}={literal(match['value'])}"
         return f"{classes[top]}({typed})" if classes.get(top) else typed
 
     line = OVERRIDE.sub(argument, line).replace("' mode=", "', mode=")

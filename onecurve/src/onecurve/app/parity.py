@@ -19,20 +19,20 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
         The error line for the command, if there is a difference.
     """
     cfg, run_dir = OmegaConf.create(config), context.run_dir
-    own = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
-    options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
+    ours = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
+    options = {name: value for name, value in arguments_of(cfg).items() if name not in ours}
     options["callbacks"] = build_group("callbacks", cfg.get("callbacks"))
     make_data = partial(build, "data", cfg.data)
     chosen = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
     with trainer_errors():
-        found = compare_in_rank(Comparison(partial(build_task, cfg), make_data, *chosen))
-    if not found.rows:  # not the first rank
+        result = compare_in_rank(Comparison(partial(build_task, cfg), make_data, *chosen))
+    if not result.rows:  # not the first rank
         return {}
-    table = found.table()
+    table = result.table()
     (run_dir / "parity.txt").write_text(table + "\n")
-    record.finished(run_dir, {"strategy": cfg.strategy.name, "equal": found.equal})
+    record.finished(run_dir, {"strategy": cfg.strategy.name, "equal": result.equal})
     print(table)
-    if found.equal:
+    if result.equal:
         return {}
-    kinds = " and ".join(found.kinds)
+    kinds = " and ".join(result.kinds)
     return {DIFFERS: f"strategy={cfg.strategy.name}: differs from a plain Trainer: {kinds}"}

@@ -143,7 +143,7 @@ def recompute_statistics(trainer: Trainer) -> None:
     Dropout is off.
     """
     module: Any = trainer.lightning_module
-    layers = [part for part in module.modules() if isinstance(part, BatchNorm)]
+    layers = [submodule for submodule in module.modules() if isinstance(submodule, BatchNorm)]
     if not layers:
         return
     strategy: Any = trainer.strategy

@@ -115,9 +115,9 @@ def _states(
         values = [each[name] for each in of_ranks]
         if fx is dim_zero_cat:
             lists = [value if isinstance(value, list) else [value] for value in values]
-            parts = [part for each in lists for part in each]
-            whole = torch.cat([part if part.ndim else part[None] for part in parts])
-            share = torch.tensor_split(whole, size)[rank]
+            parts = [state for each in lists for state in each]
+            full = torch.cat([state if state.ndim else state[None] for state in parts])
+            share = torch.tensor_split(full, size)[rank]
             states[name] = share if isinstance(values[0], Tensor) else [share]
         elif fx is dim_zero_sum:
             default = torch.zeros_like(values[0])
@@ -155,4 +155,4 @@ def freeze_alike(module: nn.Module, frozen: dict[str, list[str]]) -> str | None:
 
 
 def _layers(module: nn.Module) -> list[tuple[str, Any]]:
-    return [(name, part) for name, part in module.named_modules() if isinstance(part, BatchNorm)]
+    return [(name, layer) for name, layer in module.named_modules() if isinstance(layer, BatchNorm)]

@@ -125,8 +125,8 @@ class RankLoader(SharedLoader):
     def _shares(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         here = self.loader.num_workers == 0
         for number in count(start):
-            place = self._epoch, number, self.number
-            with self.stream.of_rank(Draws.FETCH, *place) if here else nullcontext():
+            position = self._epoch, number, self.number
+            with self.stream.of_rank(Draws.FETCH, *position) if here else nullcontext():
                 batch = next(batches, END)
             if batch is END:
                 self.passes.next = number
@@ -255,9 +255,9 @@ def undistributed(sampler: DistributedSampler[Any]) -> Any:
     """What a DistributedSampler would be in one process: PyTorch's own, or one of a single rank."""
     if type(sampler) is DistributedSampler:
         return (RandomSampler if sampler.shuffle else SequentialSampler)(sampler.dataset)  # type: ignore[arg-type]
-    whole, options = copy(sampler), (sampler.shuffle, sampler.seed, sampler.drop_last)
-    DistributedSampler.__init__(whole, sampler.dataset, 1, 0, *options)
-    return whole
+    full, options = copy(sampler), (sampler.shuffle, sampler.seed, sampler.drop_last)
+    DistributedSampler.__init__(full, sampler.dataset, 1, 0, *options)
+    return full
 
 
 def undistribute(loader: DataLoader[Any]) -> None:

@@ -138,9 +138,9 @@ def _count_plain(loop: dict[str, Any]) -> None:
 def generators_of(loader: Any) -> list[torch.Generator]:
     """The generators of a loader and its samplers, from which the order may be drawn."""
     batches = getattr(loader, "batch_sampler", None)
-    places = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
-    found = [getattr(place, "generator", None) for place in places]
-    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+    holders = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    sources = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(each): each for each in sources if isinstance(each, torch.Generator)}.values())
 
 
 class Passes:
@@ -178,19 +178,19 @@ class Passes:
         if self.resumed is not None:
             # Not before it is read: a loader with workers makes two iterators, and reads one.
             return self._left(source, count, keeps)
-        made = States.of(self._generators)
-        return self._from_the_first(iter(source), self.next, made)
+        states = States.of(self._generators)
+        return self._from_the_first(iter(source), self.next, states)
 
-    def _from_the_first(self, batches: Iterator[Any], number: int, made: States) -> Iterator[Any]:
-        self._begun[number] = [made, States.of(self._generators)]
+    def _from_the_first(self, batches: Iterator[Any], number: int, states: States) -> Iterator[Any]:
+        self._begun[number] = [states, States.of(self._generators)]
         yield from batches
 
     def _left(self, source: Any, count: Callable[[Any], int] | None, keeps: bool) -> Iterator[Any]:
         resumed, self.resumed = self.resumed, None
         assert resumed is not None
         now = States.of(self._generators)
-        made, first = self._begun.setdefault(resumed["start"], [now, now])
-        made.restore(self._generators)
+        before, first = self._begun.setdefault(resumed["start"], [now, now])
+        before.restore(self._generators)
         batches, samples = iter(source), 0
         first.restore(self._generators)
         for number in range(resumed["batches"]):

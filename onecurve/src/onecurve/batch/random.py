@@ -161,7 +161,7 @@ class RankStream:
         self.seed = crc32(torch.default_generator.get_state().numpy().tobytes())
 
     @contextmanager
-    def of_rank(self, what: Draws, *place: int) -> Iterator[None]:
+    def of_rank(self, what: Draws, *position: int) -> Iterator[None]:
         """Draw from this rank's own stream, seeded by a position in the run, within the context.
 
         Inside of another one, as in a step that reads batches itself, that one goes on afterwards.
@@ -172,7 +172,7 @@ class RankStream:
         outer, before = self._common, get_state()
         if outer is None:
             self._common = before
-        draw_from(self.seed, *place, self.rank, what)
+        draw_from(self.seed, *position, self.rank, what)
         try:
             yield
         finally:
@@ -186,14 +186,14 @@ class RankStream:
         if self._common is None:
             yield
             return
-        own, common = get_state(), self._common
+        own_state, common = get_state(), self._common
         self._common = None
         set_state(common)
         try:
             yield
         finally:
             self._common = get_state()
-            set_state(own)
+            set_state(own_state)
 
     @property
     def common_state(self) -> State:

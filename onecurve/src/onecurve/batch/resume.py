@@ -224,9 +224,9 @@ class TrainingEpochs:
             self._begin(loaders, position.epoch)
             self._go_on(position, loaders)
         else:
-            for loader, place in zip(loaders, position.loaders, strict=False):
-                if place is not None and isinstance(loader, StreamLoader):
-                    loader.resume_after_epoch(place)
+            for loader, state in zip(loaders, position.loaders, strict=False):
+                if state is not None and isinstance(loader, StreamLoader):
+                    loader.resume_after_epoch(state)
             self.synchronize()
             self._begin(loaders, self.trainer.current_epoch)
         for loader in loaders:

@@ -131,12 +131,12 @@ class StreamLoader(SharedLoader):
             del self._states[number]
 
     def position(self) -> dict[str, Any] | None:
-        place, noted = super().position(), self._states.get(self.passes.count)
+        position, noted = super().position(), self._states.get(self.passes.count)
         if noted is None:
-            return place
+            return position
         random = noted["random"] and noted["random"].to_tensors()
         kept = {"by": self._kept_by(), "source": noted["source"], "random": random}
-        return {**(place or {**BEGINNING, "batches": self.passes.count}), "kept": kept}
+        return {**(position or {**BEGINNING, "batches": self.passes.count}), "kept": kept}
 
     def _kept_by(self) -> str:
         return f"{type(self._keeper).__name__} with {self.loader.num_workers} workers"
@@ -162,10 +162,10 @@ class StreamLoader(SharedLoader):
         return kept if is_known else None
 
 
-def is_stateful(part: Any) -> bool:
+def is_stateful(loader: Any) -> bool:
     """Whether a loader or a data set can save and restore its position."""
     names = ("state_dict", "load_state_dict")
-    return all(callable(getattr(part, name, None)) for name in names)
+    return all(callable(getattr(loader, name, None)) for name in names)
 
 
 class CollateShare:
@@ -180,8 +180,8 @@ class CollateShare:
     def __call__(self, samples: list[Any]) -> tuple[Any, int, int]:
         """The share, the number of samples in the global batch, and the batch's fingerprint."""
         is_first, self._is_first = self._is_first, False
-        part = slice_of_rank(len(samples), self.rank, self.num_replicas)
-        return self.collate(samples[part]), len(samples), fingerprint(samples) if is_first else 0
+        rows = slice_of_rank(len(samples), self.rank, self.num_replicas)
+        return self.collate(samples[rows]), len(samples), fingerprint(samples) if is_first else 0
 
 
 def fingerprint(samples: Any) -> int:

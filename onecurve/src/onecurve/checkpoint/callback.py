@@ -34,8 +34,8 @@ class BestAndLast(ModelCheckpoint):
     @configured_by(BestAndLastOptions, "callbacks.checkpoint")
     def __init__(self, options: BestAndLastOptions) -> None:
         ours = ("last_every_n_steps", "last_every_minutes")
-        given = options.given()
-        super().__init__(**{name: value for name, value in given.items() if name not in ours})
+        arguments = options.given()
+        super().__init__(**{name: value for name, value in arguments.items() if name not in ours})
         if self.filename == "best" and self.save_top_k not in (0, 1):
             named = self.auto_insert_metric_name
             self.filename = "best-{epoch}-{step}" if named else "best-epoch{epoch}-step{step}"

@@ -46,8 +46,8 @@ def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
     # A task that builds its own network has no `model`.
     plain = without_download(config)
     parts = {name: plain[group] for name, group in groups.items() if group in plain}
-    own = {key: value for key, value in config["task"].items() if key != "_target_"}
-    return parts | own
+    arguments = {key: value for key, value in config["task"].items() if key != "_target_"}
+    return parts | arguments
 
 
 def without_download(config: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def read_checkpoint(
 def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, Any]:
     """The configuration that train.py left in a checkpoint, without weights to download."""
     config = checkpoint.get("config") or {}
-    if not all(isinstance(config.get(part), dict) for part in ("task", "data")):
+    if not all(isinstance(config.get(key), dict) for key in ("task", "data")):
         raise UserError(
             f"{path}: has no configuration to rebuild the task from; "
             "give one that train.py wrote, or call load_from_checkpoint in a script"
@@ -118,18 +118,18 @@ COMPILED = "_orig_mod."
 
 def by_own_names(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     """A state by this module's names, where a part is compiled in one of both alone."""
-    own = {name.replace(COMPILED, ""): name for name in module.state_dict()}
-    return {own.get(name.replace(COMPILED, ""), name): value for name, value in state.items()}
+    names = {name.replace(COMPILED, ""): name for name in module.state_dict()}
+    return {names.get(name.replace(COMPILED, ""), name): value for name, value in state.items()}
 
 
 def network_mismatch(task: LightningModule, checkpoint: dict[str, Any]) -> str | None:
     """How a checkpoint's weights differ in keys and shapes from a task's; None if they do not."""
-    own, other = task.state_dict(), by_own_names(task, checkpoint["state_dict"])
-    different = [f"{name} is only in the checkpoint" for name in other if name not in own]
-    different += [f"{name} is not in the checkpoint" for name in own if name not in other]
+    expected, other = task.state_dict(), by_own_names(task, checkpoint["state_dict"])
+    different = [f"{name} is only in the checkpoint" for name in other if name not in expected]
+    different += [f"{name} is not in the checkpoint" for name in expected if name not in other]
     different += [
         f"{name} is {_shape(other[name])} there and {_shape(value)} here"
-        for name, value in own.items()
+        for name, value in expected.items()
         if name in other and _shape(other[name]) != _shape(value)
     ]
     return f"is of another network: {some_of(different)}" if different else None
@@ -159,14 +159,14 @@ def reject_incomplete_state(checkpoint: Mapping[str, Any], path: str | Path) -> 
 
 def drop_modules(checkpoint: dict[str, Any]) -> list[str]:
     """Remove modules, of which a rank may hold a part, from hyperparameters; return the names."""
-    given = checkpoint.get("hyper_parameters") or {}
+    parameters = checkpoint.get("hyper_parameters") or {}
     names = [
         name
-        for name, value in given.items()
+        for name, value in parameters.items()
         if any(isinstance(leaf, nn.Module) for leaf in tree_leaves(value))
     ]
     if names:
-        kept = {name: value for name, value in given.items() if name not in names}
+        kept = {name: value for name, value in parameters.items() if name not in names}
         checkpoint["hyper_parameters"] = kept
     return names
 
@@ -214,11 +214,11 @@ def without_numpy_numbers(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def not_plain(checkpoint: dict[str, Any]) -> str | None:
     """A line that names what ``weights_only=True`` does not read; None if it reads everything."""
     large = {"state_dict", "optimizer_states", "averages", "hyper_parameters"}
-    own = {f"hyper_parameters.{k}": v for k, v in checkpoint.get("hyper_parameters", {}).items()}
-    parts = own | {key: value for key, value in checkpoint.items() if key not in large}
+    saved = {f"hyper_parameters.{k}": v for k, v in checkpoint.get("hyper_parameters", {}).items()}
+    parts = saved | {key: value for key, value in checkpoint.items() if key not in large}
     if not (names := [name for name, part in parts.items() if _needs_code(part)]):
         return None
-    ignored = [name.partition(".")[2] for name in names if name in own]
+    ignored = [name.partition(".")[2] for name in names if name in saved]
     leave = f", or leave it out: save_hyperparameters(ignore={ignored})" if ignored else ""
     return (
         f"weights_only=True, the default, does not read {some_of(names)} again; read it with "

@@ -15,15 +15,15 @@ from .resume_changes import reject_other_optimizers
 STORED = "stored"  # the attribute of a placeholder: (folder, name)
 
 
-def model_state_here(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def model_state_here(state: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
     """The network's state from a checkpoint of either format.
 
     Args:
         state: Of a sharded checkpoint only the shards of this process are read.
-        own: The network's present state. A tensor is read in its layout there: as the same shard,
+        local: The network's present state. A tensor is read in its layout there: as the same shard,
             or not at all if it is on the device "meta".
     """
-    return {**state, **_read(state, own)}
+    return {**state, **_read(state, local)}
 
 
 def optimizer_states_here(
@@ -41,16 +41,16 @@ def _optimizer_state_here(state: Mapping[str, Any], optimizer: Optimizer) -> dic
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     entries: dict[int, Any] = {}
     for number, entry in state["state"].items():
-        own = dict.fromkeys(entry, parameters[number]) if parameters else {}
-        entries[number] = {**entry, **_read(entry, own)}
+        local = dict.fromkeys(entry, parameters[number]) if parameters else {}
+        entries[number] = {**entry, **_read(entry, local)}
     return {**state, "state": entries}
 
 
-def _read(state: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:
+def _read(state: Mapping[Any, Any], local: Mapping[Any, Any]) -> dict[Any, Tensor]:
     stored = {name: value for name, value in state.items() if hasattr(value, STORED)}
     if not stored:
         return {}
     # Only a sharded checkpoint has any.
     from .sharded import read_tensors
 
-    return read_tensors(stored, own)
+    return read_tensors(stored, local)

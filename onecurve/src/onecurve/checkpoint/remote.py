@@ -21,15 +21,15 @@ DIRPATH = "callbacks.checkpoint.dirpath"
 LAST = "last.ckpt"
 
 
-def is_address(place: object) -> bool:
+def is_address(path: object) -> bool:
     """Whether a path begins with a scheme, known or not."""
-    return "://" in str(place)
+    return "://" in str(path)
 
 
 def refusal(address: str) -> str | None:
     """Why an address cannot work, as far as that shows without a connection; None if it may."""
-    scheme, separator, place = address.partition("://")
-    if not separator or not place.strip("/"):
+    scheme, separator, path = address.partition("://")
+    if not separator or not path.strip("/"):
         return f"is not an address; give one such as {EXAMPLE}"
     from fsspec import available_protocols, get_filesystem_class
 
@@ -84,15 +84,15 @@ def find(key: str, address: str, needed: bool = True) -> dict[str, str] | None:
         return None
 
 
-def fetch(key: str, address: str, found: Mapping[str, str]) -> Path:
+def fetch(key: str, address: str, files: Mapping[str, str]) -> Path:
     """Download what `find` has found into the cache, and verify it."""
     with _in_a_line(key, address):
-        version = hashlib.sha256(f"{address} {found['version']}".encode()).hexdigest()[:16]
-        copy = _cache() / version / found["path"].rpartition("/")[2]
+        version = hashlib.sha256(f"{address} {files['version']}".encode()).hexdigest()[:16]
+        copy = _cache() / version / files["path"].rpartition("/")[2]
         if not copy.exists():
             copy.parent.mkdir(exist_ok=True)
             unfinished = copy.with_name(f".{copy.name}.{os.getpid()}")
-            _file_system(address)[0].get_file(found["path"], str(unfinished))
+            _file_system(address)[0].get_file(files["path"], str(unfinished))
             unfinished.replace(copy)
             say(f"fetched {copy.name} from {address} to {copy.parent}")
         # Initial weights may be in a file of any kind.
@@ -104,8 +104,8 @@ def fetch(key: str, address: str, found: Mapping[str, str]) -> Path:
 
 def bring_last(key: str, address: str, run_dir: Path) -> None:
     """Download last.ckpt of a run's address into its directory, from which it resumes in place."""
-    if found := find(key, f"{address}/{LAST}", needed=False):
-        copy = fetch(key, f"{address}/{LAST}", found)
+    if files := find(key, f"{address}/{LAST}", needed=False):
+        copy = fetch(key, f"{address}/{LAST}", files)
         folder = run_dir / "checkpoints"
         folder.mkdir(exist_ok=True)
         shutil.copyfile(copy, folder / f".{LAST}")

@@ -99,8 +99,8 @@ def fit_to_length(
         steps = _steps(state)
         if steps is None:
             continue
-        place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
-        groups = saved[place]["param_groups"]
+        index = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
+        groups = saved[index]["param_groups"]
         if len(groups) != len(scheduler.optimizer.param_groups):
             continue
         if not _differs(state, scheduler) or steps > getattr(scheduler, "total_steps", steps):

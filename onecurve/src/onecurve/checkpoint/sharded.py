@@ -147,20 +147,20 @@ def read_full(checkpoint: dict[str, Any]) -> dict[str, Any]:
     tensors: dict[str, Tensor] = {}
     _changed(checkpoint, lambda tensor, path: tensors.update({path: tensor}))
     full = read_tensors({path: each for path, each in tensors.items() if hasattr(each, STORED)}, {})
-    whole: dict[str, Any] = _changed(checkpoint, lambda tensor, path: full.get(path, tensor))
-    return whole
+    result: dict[str, Any] = _changed(checkpoint, lambda tensor, path: full.get(path, tensor))
+    return result
 
 
-def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:
+def read_tensors(stored: Mapping[Any, Any], local: Mapping[Any, Any]) -> dict[Any, Tensor]:
     """Read tensors in the layout of others.
 
     Args:
         stored: Those of `read_rest`, by name.
-        own: Tensors in the layout to read them in; one on the device "meta" is left out.
+        local: Tensors in the layout to read them in; one on the device "meta" is left out.
     """
     tensors: dict[Any, Tensor] = {}
     for name, value in stored.items():
-        here = own.get(name)
+        here = local.get(name)
         if isinstance(here, DTensor) and here.shape == value.shape:
             tensors[name] = torch.empty_like(here, dtype=value.dtype)
         elif not (isinstance(here, Tensor) and here.is_meta):

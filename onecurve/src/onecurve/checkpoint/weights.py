@@ -30,23 +30,23 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
     weights = content.get("state_dict", content) if isinstance(content, dict) else {}
     weights = weights if isinstance(weights, dict) else {}
     # In a task's state dict the network's names have a prefix.
-    given = {str(name).removeprefix("network."): value for name, value in weights.items()}
-    own = net.state_dict()
+    loaded = {str(name).removeprefix("network."): value for name, value in weights.items()}
+    current = net.state_dict()
     fits = {
         name: value
-        for name, value in given.items()
-        if name in own and isinstance(value, Tensor) and value.shape == own[name].shape
+        for name, value in loaded.items()
+        if name in current and isinstance(value, Tensor) and value.shape == current[name].shape
     }
     if not fits:
         raise UserError(
-            f"init={file}: none of its {len(given)} entries fits this network, whose first is "
-            f"{next(iter(own), 'missing')}; give the model that it was trained with"
+            f"init={file}: none of its {len(loaded)} entries fits this network, whose first is "
+            f"{next(iter(current), 'missing')}; give the model that it was trained with"
         )
     net.load_state_dict(fits, strict=False)
-    print(f"init: {len(fits)} of {len(own)} weights are from {file}")
+    print(f"init: {len(fits)} of {len(current)} weights are from {file}")
     for what, names in (
-        ("not in the file, initialized at random", [name for name in own if name not in fits]),
-        ("not used", [name for name in given if name not in fits]),
+        ("not in the file, initialized at random", [name for name in current if name not in fits]),
+        ("not used", [name for name in loaded if name not in fits]),
     ):
         if names:
             print(f"init: {what}: {some_of(names)}")

@@ -86,9 +86,9 @@ def _reject_without_guard() -> None:
         code, file = frame.f_code, Path(frame.f_code.co_filename)
         if frame.f_globals is vars(main) and code.co_name == "<module>" and file.is_file():
             # A package's __main__.py is not imported by ranks.
-            for part in ast.parse(file.read_bytes()).body if file.name != "__main__.py" else ():
-                is_guard = isinstance(part, ast.If) and "__name__" in ast.unparse(part.test)
-                if part.lineno <= line <= (part.end_lineno or line) and not is_guard:
+            for node in ast.parse(file.read_bytes()).body if file.name != "__main__.py" else ():
+                is_guard = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+                if node.lineno <= line <= (node.end_lineno or line) and not is_guard:
                     raise UserError(
                         f"{file.name}, line {line}: starts ranks, each of which imports this "
                         'script; write it beneath if __name__ == "__main__":'

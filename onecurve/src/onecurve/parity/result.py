@@ -43,20 +43,20 @@ def rows_of(plain: "Watch", other: "Watch", tolerance: float) -> Iterator[Row]:
     yield _of_weights(END, plain.end, other.end, plain.step, tolerance)
 
 
-def row_of_resume(whole: "Watch", resumed: "Watch", tolerance: float) -> Row:
+def row_of_resume(uninterrupted: "Watch", resumed: "Watch", tolerance: float) -> Row:
     """The row that compares a resumed run with the same run without interruption.
 
     Means over an epoch of training are left out: after a resume Lightning computes them over the
     rest of the epoch.
     """
-    after = whole.save_after or 0
-    rows = [_of_weights(END, whole.end, resumed.end, whole.step, tolerance)]
-    for name in whole.curves.keys() - whole.of_epochs:
+    after = uninterrupted.save_after or 0
+    rows = [_of_weights(END, uninterrupted.end, resumed.end, uninterrupted.step, tolerance)]
+    for name in uninterrupted.curves.keys() - uninterrupted.of_epochs:
         again = resumed.curves.get(name, [])
         # Of a validation that was due when the checkpoint was written, and is resumed with.
         due = sum(step == 0 for step, _ in again)
-        before = [point for point in whole.curves[name] if point[0] == after]
-        rest = [point for point in whole.curves[name] if point[0] > after]
+        before = [point for point in uninterrupted.curves[name] if point[0] == after]
+        rest = [point for point in uninterrupted.curves[name] if point[0] > after]
         rows.append(_of_curves(name, before[max(0, len(before) - due) :] + rest, again, tolerance))
     differing = [row for row in rows if row.step is not None]
     first = min(differing, key=lambda row: (row.step, row.quantity != LOSS), default=Row("", 0, 0))

@@ -281,9 +281,9 @@ class Watch(Callback):
             self.is_coarse |= any(each.dtype == torch.complex64 for each in pl_module.parameters())
         exact = is_exact(getattr(trainer.strategy, "_layer_sync", None), sizes)
         self.batchnorm = not exact and any(
-            isinstance(part, BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
-            for part in pl_module.modules()
-            if part.training
+            isinstance(module, BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
+            for module in pl_module.modules()
+            if module.training
         )
         self.step, self.is_epoch_over = trainer.global_step + 1, False
         self.accumulates |= trainer.accumulate_grad_batches > 1
@@ -372,9 +372,9 @@ def _drifts(trainer: Trainer, task: nn.Module, are_new: bool) -> bool:
     """
     alike = [
         tensor
-        for part in task.modules()
-        if not isinstance(part, BatchNorm)
-        for kind in (part.parameters, part.buffers)[not are_new :]
+        for module in task.modules()
+        if not isinstance(module, BatchNorm)
+        for kind in (module.parameters, module.buffers)[not are_new :]
         for tensor in kind(recurse=False)
         if tensor.is_floating_point() and not isinstance(tensor, DTensor) and not tensor.is_meta
     ]

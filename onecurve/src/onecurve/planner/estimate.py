@@ -45,14 +45,14 @@ def is_sharded(sizes: Sizes) -> bool:
     return sizes.shard > 1 or sizes.context > 1 or sizes.tensor > 1
 
 
-def _kept(request: Request, held: Held) -> Bytes:
+def _kept(request: Request, layers: Held) -> Bytes:
     size = request.network.precision.stored.itemsize
-    trained = held.trained * size
+    trained = layers.trained * size
     return Bytes(
-        parameters=held.parameters * size,
+        parameters=layers.parameters * size,
         gradients=trained,
-        optimizer=trained * request.state.copies + held.tensors * request.state.bytes,
-        buffers=held.buffers,
+        optimizer=trained * request.state.copies + layers.tensors * request.state.bytes,
+        buffers=layers.buffers,
     )
 
 
@@ -118,24 +118,24 @@ class Estimate:
     @cached_property
     def ranks(self) -> list[Bytes]:
         """What each rank of a pipeline holds; without one, the one entry stands for every rank."""
-        stages, found = self.stages, []
+        stages, ranks = self.stages, []
         samples = stages.samples
-        for rank, (ranges, held) in enumerate(zip(self.ranges, self.held, strict=True)):
-            own = stages.of_rank(rank)
+        for rank, (ranges, layers_held) in enumerate(zip(self.ranges, self.held, strict=True)):
+            own_stages = stages.of_rank(rank)
             saved = {}
-            for stage, layers in zip(own, ranges, strict=True):
+            for stage, layers in zip(own_stages, ranges, strict=True):
                 by_sample, fixed = self.network.saved(self.conditions, layers)
                 saved[stage] = by_sample * samples + fixed
             activations = max(
                 sum(count * saved[stage] for stage, count in moment.items())
                 for moment in stages.moments(rank)
             )
-            if 0 in own:
+            if 0 in own_stages:
                 # Micro-batches of the inputs are views of the batch.
                 activations += stages.microbatches * samples * self._saved_inputs()
-            kept, working = _kept(self.request, held), self._working(ranges, held)
-            found.append(kept._replace(activations=activations, working=working))
-        return found
+            kept, working = _kept(self.request, layers_held), self._working(ranges, layers_held)
+            ranks.append(kept._replace(activations=activations, working=working))
+        return ranks
 
     def _saved_inputs(self) -> float:
         """Bytes of a sample of the network's inputs, or views of them, that are saved."""
@@ -207,11 +207,11 @@ class Estimate:
 
     def _stages(self) -> list[list[int]]:
         """The layers of each stage; the loss, which comes last, belongs to the last of them."""
-        found = [list(layers) for layers in self.stages.ranges]
-        for layers in found:
+        stages = [list(layers) for layers in self.stages.ranges]
+        for layers in stages:
             if layers[-1] + 1 == self.stages.num_layers < len(self.chain):
                 layers.append(self.stages.num_layers)
-        return found
+        return stages
 
     def _send(self, axis: str, message: Message) -> None:
         self.sent[axis] = max(self.sent[axis], message, key=lambda each: each.seconds)
@@ -263,7 +263,7 @@ class Estimate:
         """Seconds that a rank waits for parameters and gradients, beside so many busy ones."""
         hardware, sizes = self.hardware, self.sizes
         # The cores of a CPU also move the bytes.
-        beside = (0.0, 0.0) if hardware.shared_cores else busy
+        hidden_by = (0.0, 0.0) if hardware.shared_cores else busy
         shard, replicate = self.groups["shard"], self.groups["replicate"]
         waits = 0.0
         for ranges in self.ranges:
@@ -280,8 +280,8 @@ class Estimate:
                 if sizes.pipeline == 1:
                     alone = 0.0 if hardware.shared_cores else gathers[0].seconds + sums[0].seconds
                     exposed += loops * (
-                        max(0.0, gathering - beside[0])
-                        + max(0.0, gathering * (again - 1) + reducing - beside[1])
+                        max(0.0, gathering - hidden_by[0])
+                        + max(0.0, gathering * (again - 1) + reducing - hidden_by[1])
                         + alone
                     )
                 else:
@@ -290,7 +290,7 @@ class Estimate:
             if sizes.replicate > 1:
                 trained = sum(each.trained for each in held)
                 message = reduce(trained * self.stored, replicate, hardware)
-                hidden = beside[1] if sizes.pipeline == 1 else 0.0
+                hidden = hidden_by[1] if sizes.pipeline == 1 else 0.0
                 last = message.seconds * held[0].trained / max(1, trained)
                 exposed += max(last, message.seconds - hidden)
                 self._send("replicate", message)

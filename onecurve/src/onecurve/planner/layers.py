@@ -193,18 +193,18 @@ def _kept_if_compiled(
     ]
     try:
         with autocast():
-            found = kept_by_compile(forward, state, *entering)
+            saved = kept_by_compile(forward, state, *entering)
     except Exception:  # torch.compile would take it in pieces, which save what is not compiled
         return None
-    if found is None:
+    if saved is None:
         return None
-    of_inputs = found.inputs[len(state or ()) :]
-    kept = {_storage(value): float(value.untyped_storage().nbytes()) for value in found.kept}
-    outside = {_storage(value) for value in [*found.inputs, *found.outputs]}
+    of_inputs = saved.inputs[len(state or ()) :]
+    kept = {_storage(value): float(value.untyped_storage().nbytes()) for value in saved.kept}
+    outside = {_storage(value) for value in [*saved.inputs, *saved.outputs]}
     return Kept(
         [size for storage, size in kept.items() if storage not in outside],
         any(_storage(value) in kept for value in of_inputs),
-        any(_storage(value) in kept for value in found.outputs),
+        any(_storage(value) in kept for value in saved.outputs),
     )
 
 
@@ -305,11 +305,11 @@ def _dimension(style: str | None, module: nn.Module, name: str) -> int | None:
 
 
 def _to_type(layer: nn.Module, dtype: torch.dtype) -> None:
-    for part in layer.modules():
-        for name, parameter in list(part.named_parameters(recurse=False)):
+    for module in layer.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter.is_floating_point():
                 low = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
-                setattr(part, name, low)
+                setattr(module, name, low)
 
 
 def _policy(every_second: bool) -> Callable[..., CheckpointPolicy]:

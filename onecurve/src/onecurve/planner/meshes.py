@@ -87,7 +87,7 @@ def why_not(request: Request, sizes: Sizes) -> str:
 
 def best(request: Request, sizes: Sizes) -> Estimate | str:
     """The fastest way to run a mesh, or why none fits."""
-    found: Estimate | None = None
+    fastest: Estimate | None = None
     reason = ""
     share = -(-request.batch // sizes.data_parallel)
     costs = request.network.costs(share)
@@ -103,11 +103,11 @@ def best(request: Request, sizes: Sizes) -> Estimate | str:
             needed = min(needed, this.fullest.total)
             if needed <= request.room:
                 this.simulate(exact=False)
-                found = this if found is None or this.seconds < found.seconds else found
+                fastest = this if fastest is None or this.seconds < fastest.seconds else fastest
                 break
         else:
             reason = f"memory: needs {in_words(needed)} of {in_words(request.room)}"
-    return found or reason or "no schedule takes a share of the batch"
+    return fastest or reason or "no schedule takes a share of the batch"
 
 
 def _ways(request: Request, sizes: Sizes) -> Iterator[tuple[str, int]]:

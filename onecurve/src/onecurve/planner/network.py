@@ -133,16 +133,16 @@ class Network:
 
     def costs(self, samples: int) -> tuple[float, ...]:
         """The cost of each layer, as `strategy=pipeline` computes it: see `LayerShapes.costs`."""
-        found = []
+        costs = []
         before = False
         for layer, each in zip(self.layers.values(), self.chain(Conditions()), strict=False):
-            own = list(layer.parameters())
-            passed = 1 + before + any(parameter.requires_grad for parameter in own)
-            size = sum(p.nbytes for p in own) + each.output_bytes * samples
+            parameters = list(layer.parameters())
+            passed = 1 + before + any(parameter.requires_grad for parameter in parameters)
+            size = sum(p.nbytes for p in parameters) + each.output_bytes * samples
             work = float(each.forward.flops.sum()) * samples + FLOPS_PER_BYTE * size
-            found.append(passed * work)
+            costs.append(passed * work)
             before = any(value.requires_grad for value in each.outputs)
-        return tuple(found)
+        return tuple(costs)
 
     def chain(self, conditions: Conditions) -> list[Passes]:
         """The passes of each layer, and last those of the loss."""
@@ -161,21 +161,21 @@ class Network:
                 value.to(self.precision.stored) if value.is_floating_point() else value
                 for value in current
             )
-        found: list[Passes] = []
+        chain: list[Passes] = []
         key: tuple[Any, ...]
         how = (self.precision.context, self.fused)
         each_layer = zip(self.kinds, self.styles, self.layers.items(), strict=True)
         for kind, styles, (name, layer) in each_layer:
-            own = conditions if styles else conditions._replace(tensor=1)
-            key = (kind, own, *((x.shape, x.dtype, x.requires_grad) for x in current))
-            run = partial(run_layer, layer, current, own, styles, *how)
-            found.append(self._once(key, name, run))
-            current = found[-1].outputs
+            of_layer = conditions if styles else conditions._replace(tensor=1)
+            key = (kind, of_layer, *((x.shape, x.dtype, x.requires_grad) for x in current))
+            run = partial(run_layer, layer, current, of_layer, styles, *how)
+            chain.append(self._once(key, name, run))
+            current = chain[-1].outputs
         if self.loss is not None:
             key = ("loss", *((x.shape, x.dtype) for x in current))
             run = partial(run_layer, self._loss, current, Conditions(), {}, *how)
-            found.append(self._once(key, "the task's loss", run))
-        return found
+            chain.append(self._once(key, "the task's loss", run))
+        return chain
 
     def _once(self, key: Any, name: str, run: Callable[[], Passes]) -> Passes:
         """What a layer computes; equal ones share an object, as it is a key of what follows."""
@@ -266,13 +266,13 @@ class Network:
 
 
 def _styles_within(layer: str, plan: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    styles = {}
     for name, style in plan.items():
         if name == layer:
-            found[""] = style
+            styles[""] = style
         elif name.startswith(f"{layer}."):
-            found[name.removeprefix(f"{layer}.")] = style
-    return found
+            styles[name.removeprefix(f"{layer}.")] = style
+    return styles
 
 
 def _kind_of(
@@ -290,8 +290,8 @@ def _kind_of(
     plain = (int, float, bool, str)
     settings = [
         (path, key, value)
-        for path, part in layer.named_modules()
-        for key, value in vars(part).items()
+        for path, submodule in layer.named_modules()
+        for key, value in vars(submodule).items()
         if isinstance(value, plain) and not key.startswith("__")
     ]
     return (str(layer), tuple(parameters), tuple(settings), tuple(styles.items()))

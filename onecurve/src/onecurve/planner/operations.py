@@ -81,8 +81,8 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         if func.namespace == "prim":
             return result
-        given = tensor_leaves((args, kwargs))
-        reads = {self.number(tensor): _size(tensor) for tensor in given}
+        inputs = tensor_leaves((args, kwargs))
+        reads = {self.number(tensor): _size(tensor) for tensor in inputs}
         outputs = tensor_leaves(result)
         writes = {self.number(tensor): _size(tensor) for tensor in outputs}
         is_view = not is_in_place(func) and all(number in reads for number in writes)
@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):
         flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0
         given_by_name = dict(zip(argument_names(func), args, strict=False)) | kwargs
         causal = ATTENTION in str(func) and bool(given_by_name.get("is_causal"))
-        low = any(tensor.dtype in LOW for tensor in given)
+        low = any(tensor.dtype in LOW for tensor in inputs)
         self.operations.append(Operation(str(func), flops, causal, reads, writes, low))
         return result
 

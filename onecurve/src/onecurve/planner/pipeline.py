@@ -53,7 +53,7 @@ def waiting(schedule: str, ranks: int, microbatches: int) -> list[list[dict[int,
 
     Several moments, where none of them has as many or more at every stage.
     """
-    found = []
+    by_rank = []
     for _, actions in sorted(order_of(schedule, ranks, microbatches).items()):
         now: Counter[int] = Counter()
         moments: list[dict[int, int]] = []
@@ -64,8 +64,8 @@ def waiting(schedule: str, ranks: int, microbatches: int) -> list[list[dict[int,
                 now[action.stage_index] += 1 if kind == "F" else -1
             if kind == "F" and now not in moments:
                 moments.append(dict(now))
-        found.append([one for one in moments if not any(_is_fuller(each, one) for each in moments)])
-    return found
+        by_rank.append([m for m in moments if not any(_is_fuller(other, m) for other in moments)])
+    return by_rank
 
 
 def _is_fuller(other: dict[int, int], one: dict[int, int]) -> bool:
@@ -134,8 +134,8 @@ def stages_of(
     if len(costs) > MANY_LAYERS:
         # The search takes layers² × stages steps. Rounding lets batches of similar costs share one.
         costs = tuple(float(f"{cost / max(costs):.2g}") for cost in costs)
-    found = _partition(costs, ranks, per_rank, schedule == "zbv")
-    return Stages(found.ranges, found.owner, len(costs), schedule, ranks, microbatches, samples)
+    split = _partition(costs, ranks, per_rank, schedule == "zbv")
+    return Stages(split.ranges, split.owner, len(costs), schedule, ranks, microbatches, samples)
 
 
 @lru_cache(maxsize=256)

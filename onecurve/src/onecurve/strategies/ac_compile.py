@@ -87,7 +87,7 @@ def variants_kept(task: nn.Module, compiled: Compiled) -> AbstractContextManager
     """Within the context, `torch.compile` keeps variants for all kinds of layers of a task."""
     if compiled == "none":
         return nullcontext()
-    return recompiling(VARIANTS * (1 + len({type(part) for part in task.modules()})))
+    return recompiling(VARIANTS * (1 + len({type(module) for module in task.modules()})))
 
 
 def _checkpoint(layer: nn.Module, checkpointed: Callable[..., Any]) -> None:
@@ -96,10 +96,10 @@ def _checkpoint(layer: nn.Module, checkpointed: Callable[..., Any]) -> None:
         return
     # Replacing `forward` keeps this beneath the hooks that gather parameters, and keeps parameter
     # names. A partial is copied with its layer; `__wrapped__` gives it the layer's signature.
-    norms = tuple(part for part in layer.modules() if isinstance(part, BatchNorm))
-    made = partial(checkpointed, forward, norms)
-    made.__wrapped__ = forward  # type: ignore[attr-defined]
-    layer.forward = made
+    norms = tuple(submodule for submodule in layer.modules() if isinstance(submodule, BatchNorm))
+    recomputed = partial(checkpointed, forward, norms)
+    recomputed.__wrapped__ = forward  # type: ignore[attr-defined]
+    layer.forward = recomputed
 
 
 # Module-level functions, because torch.compile starts tracing a layer here.

@@ -174,8 +174,8 @@ class _Normalize(torch.autograd.Function):
                     _per_channel(input, shift), input.to(mean.dtype), _per_channel(input, slope)
                 )
                 of_input = through.add_(of_input).to(input.dtype)
-        made = of_weight.to(weight.dtype) if needed[1] else None
-        return of_input, made, of_bias.to(bias.dtype) if needed[2] else None, *[None] * 4
+        to_weight = of_weight.to(weight.dtype) if needed[1] else None
+        return of_input, to_weight, of_bias.to(bias.dtype) if needed[2] else None, *[None] * 4
 
 
 def normalized(

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..compat.of_torch import DisableTorchFunction, clipping_replaced, local_shard
 
-Place = tuple[DeviceMesh | None, tuple[Placement, ...]]
+Layout = tuple[DeviceMesh | None, tuple[Placement, ...]]
 """The mesh that a gradient lives on (None if it is a plain tensor), and its placements."""
 
 
@@ -33,8 +33,8 @@ def global_norm(
     """
     here = [parameter for parameter in parameters if not parameter.is_meta]
     norms = {
-        place: get_total_norm([_local(parameter.grad) for parameter in held], norm_type)
-        for place, held in _by_place(here).items()
+        layout: get_total_norm([_local(parameter.grad) for parameter in alike], norm_type)
+        for layout, alike in _by_layout(here).items()
     }
     if group is None and not any(isinstance(parameter, DTensor) for parameter in here):
         return next(iter(norms.values()), torch.tensor(0.0))
@@ -42,9 +42,9 @@ def global_norm(
     # As many ranks hold a gradient that is not sharded.
     holders = dist.get_world_size() // (1 if group is None else dist.get_world_size(group))
     power = torch.zeros((), dtype=torch.float64, device=here[0].device if here else "cpu")
-    for place, norm in norms.items():
+    for layout, norm in norms.items():
         norm = norm.to(power.device).double()
-        counted = norm**norm_type * _num_shards(place) / holders
+        counted = norm**norm_type * _num_shards(layout) / holders
         power = power.maximum(norm) if takes_largest else power + counted
     dist.all_reduce(power, dist.ReduceOp.MAX if takes_largest else dist.ReduceOp.SUM)
     # A rank without gradients uses float64, because other ranks may.
@@ -70,9 +70,9 @@ def clipping_over_ranks(
         gradients: list[Tensor], norm_type: float, error_if_nonfinite: bool, foreach: bool | None
     ) -> Tensor:
         holders = {id(each.grad): each for each in module.parameters() if each.grad is not None}
-        own = [holders.get(id(gradient)) for gradient in gradients if not gradient.is_meta]
-        parameters: list[Tensor] = [each for each in own if each is not None]
-        if len(parameters) < len(own):
+        owners = [holders.get(id(gradient)) for gradient in gradients if not gradient.is_meta]
+        parameters: list[Tensor] = [each for each in owners if each is not None]
+        if len(parameters) < len(owners):
             return get_total_norm(gradients, norm_type, error_if_nonfinite, foreach)
         with DisableTorchFunction():  # it is no combination of one rank's parameters
             total = global_norm(counted(parameters), group, float(norm_type))
@@ -82,29 +82,29 @@ def clipping_over_ranks(
         parameters: Iterable[Tensor], max_norm: float, norm: Tensor, foreach: bool | None
     ) -> None:
         # The foreach kernels need tensors of one kind.
-        for alike in _by_place(parameters).values():
+        for alike in _by_layout(parameters).values():
             clip_grads_with_norm_(alike, max_norm, norm, foreach)
 
     with clipping_replaced(norm, scale):
         yield
 
 
-def _by_place(parameters: Iterable[Tensor]) -> dict[Place, list[Tensor]]:
+def _by_layout(parameters: Iterable[Tensor]) -> dict[Layout, list[Tensor]]:
     """The parameters that have gradients, grouped by where the gradients live."""
-    places: dict[Place, list[Tensor]] = {}
+    groups: dict[Layout, list[Tensor]] = {}
     for parameter in parameters:
         gradient = parameter.grad
         if gradient is None or gradient.is_meta:
             continue
-        place: Place = (None, ())
+        layout: Layout = (None, ())
         if isinstance(gradient, DTensor):
-            place = (gradient.device_mesh, tuple(gradient.placements))
-        places.setdefault(place, []).append(parameter)
-    return places
+            layout = (gradient.device_mesh, tuple(gradient.placements))
+        groups.setdefault(layout, []).append(parameter)
+    return groups
 
 
-def _num_shards(place: Place) -> int:
-    mesh, placements = place
+def _num_shards(layout: Layout) -> int:
+    mesh, placements = layout
     split = [axis for axis, each in enumerate(placements) if not each.is_replicate()]
     return 1 if mesh is None else prod(map(mesh.size, split))
 

@@ -51,8 +51,8 @@ def redistribute(
         gradient: The placement of the result's gradient: `Partial` if each rank computes a
             different part of what follows; None for `after`.
     """
-    made: Tensor = _Redistribute.apply(tensor, group, before, after, gradient or after)
-    return made
+    result: Tensor = _Redistribute.apply(tensor, group, before, after, gradient or after)
+    return result
 
 
 class _Redistribute(torch.autograd.Function):
@@ -79,24 +79,24 @@ def _move(tensor: Tensor, group: Group, before: Any, after: Any) -> Tensor:
         shards = tensor.chunk(size, after.dim)
         if before.is_replicate():
             return shards[dist.get_rank(group)].clone(memory_format=torch.contiguous_format)
-        made = torch.empty_like(shards[0], memory_format=torch.contiguous_format)
-        dist.reduce_scatter_tensor(made, torch.cat(shards), group=group)
-        return made
+        result = torch.empty_like(shards[0], memory_format=torch.contiguous_format)
+        dist.reduce_scatter_tensor(result, torch.cat(shards), group=group)
+        return result
     if before.is_shard():
-        made = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
-        dist.all_gather_into_tensor(made, tensor.contiguous(), group=group)
-        return torch.cat(made.chunk(size), before.dim) if before.dim else made
-    made = tensor.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(made, group=group)
-    return made
+        result = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
+        dist.all_gather_into_tensor(result, tensor.contiguous(), group=group)
+        return torch.cat(result.chunk(size), before.dim) if before.dim else result
+    result = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(result, group=group)
+    return result
 
 
 def with_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Tensor:
     """The same tensor, whose gradient passes through a hook; the given tensor has none."""
-    made = tensor.view_as(tensor)
-    if made.requires_grad:
-        made.register_hook(hook)  # type: ignore[no-untyped-call]
-    return made
+    view = tensor.view_as(tensor)
+    if view.requires_grad:
+        view.register_hook(hook)  # type: ignore[no-untyped-call]
+    return view
 
 
 def gather(tensor: Tensor, group: Group, dim: int = 0) -> Tensor:

@@ -48,27 +48,27 @@ def full_parameters(
         ranks: All ranks, which call this together.
     """
     reshard(task)
-    made: dict[int, Any] = {}
-    parts = []
+    full_of: dict[int, Any] = {}
+    replaced = []
     with ExitStack() as stack:
         for holder, name, tensor, full in _each_full(task, state, ranks):
             if isinstance(tensor, nn.Parameter):
                 full = nn.Parameter(full, tensor.requires_grad)
-            parts.append((holder, name, tensor))
-            holder[name] = made.setdefault(id(tensor), full)
-        for part in task.modules():
-            if isinstance(part, FSDPModule):
+            replaced.append((holder, name, tensor))
+            holder[name] = full_of.setdefault(id(tensor), full)
+        for module in task.modules():
+            if isinstance(module, FSDPModule):
                 # It would gather the shards, which are those of before.
-                stack.callback(part.register_forward_pre_hook(_rejected, prepend=True).remove)
+                stack.callback(module.register_forward_pre_hook(_rejected, prepend=True).remove)
         try:
             yield
             with torch.no_grad():
-                for holder, name, tensor in parts:
+                for holder, name, tensor in replaced:
                     if not tensor.is_meta:
                         now = shard_like(holder[name].detach(), tensor)
                         local_shard(tensor).copy_(local_shard(now))
         finally:
-            for holder, name, tensor in parts:
+            for holder, name, tensor in replaced:
                 holder[name] = tensor
 
 
@@ -77,8 +77,8 @@ def _each_full(
 ) -> Iterator[tuple[dict[str, Any], str, Tensor, Tensor]]:
     places = {
         f"{path}.{name}".lstrip("."): (holder, name)
-        for path, part in task.named_modules(remove_duplicate=False)
-        for holder in (part._parameters, part._buffers)
+        for path, module in task.named_modules(remove_duplicate=False)
+        for holder in (module._parameters, module._buffers)
         for name in holder
     }
     kinds = {name: (each.shape, each.dtype) for name, each in state.items() if name in places}
@@ -109,28 +109,28 @@ def stay_usable(task: LightningModule, strategy: str) -> None:
     Every rank has the full state that it loads, and takes its shards of it.
     """
 
-    def loads(part: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    def loads(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         reshard(task)
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if (key := f"{prefix}{name}") in state:
                 state[key] = shard_like(state[key], tensor)
 
-    def called(part: nn.Module, _: Any) -> None:
+    def called(module: nn.Module, _: Any) -> None:
         trainer = task._trainer
-        is_apart = any(each.is_meta for each in part.parameters(recurse=False))
+        is_apart = any(each.is_meta for each in module.parameters(recurse=False))
         if is_apart and (trainer is None or trainer.state.stopped):
             raise UserError(
-                f"strategy={strategy}: {type(part).__name__} of {type(task).__name__} is called "
+                f"strategy={strategy}: {type(module).__name__} of {type(task).__name__} is called "
                 "after the run, and another rank holds its weights; call it on all ranks in `with "
                 "trainer.strategy.full_parameters(task):`, or use strategy=ddp"
             )
 
-    for part in task.modules():
-        own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
-        if any(isinstance(each, DTensor) or each.is_meta for each in own):
-            part.register_load_state_dict_pre_hook(loads)  # type: ignore[no-untyped-call]
-        if any(each.is_meta for each in own):
-            part.register_forward_pre_hook(called)
+    for module in task.modules():
+        tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if any(isinstance(each, DTensor) or each.is_meta for each in tensors):
+            module.register_load_state_dict_pre_hook(loads)  # type: ignore[no-untyped-call]
+        if any(each.is_meta for each in tensors):
+            module.register_forward_pre_hook(called)
 
 
 _aten = torch.ops.aten
@@ -165,15 +165,15 @@ def sharded_data(strategy: str) -> Iterator[None]:
 
     def rows(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with without_handler(operator):
-            made = operator(*args, **options)
-        if not _is_tracked(args[0]) and any(_is_gathered(each, args[0]) for each in _shards(made)):
+            taken = operator(*args, **options)
+        if not _is_tracked(args[0]) and any(_is_gathered(each, args[0]) for each in _shards(taken)):
             raise UserError(
                 f"strategy={strategy}: rows or elements of a sharded weight or gradient are taken "
                 "outside of its module, where changes of them would be lost; read and change "
                 "weights in `with self.trainer.strategy.full_parameters(self):`, or use "
                 "strategy=ddp"
             )
-        return made
+        return taken
 
     handlers = {**dict.fromkeys(DRAWS, _draw), READ: _read, NORM: _norm}
     with ExitStack() as stack:

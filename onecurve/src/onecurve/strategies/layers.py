@@ -48,9 +48,9 @@ def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
     used: Counter[nn.Module] = Counter()
     found: dict[str, nn.Module] = {}
     for position, layer in enumerate(opened(sequence)):
-        own = names.get(layer, [])
+        paths = names.get(layer, [])
         use = used[layer]
-        found[own[use] if use < len(own) else f"layers()[{position}]"] = layer
+        found[paths[use] if use < len(paths) else f"layers()[{position}]"] = layer
         used[layer] += 1
     return found
 
@@ -65,7 +65,7 @@ def opened(sequence: list[nn.Module]) -> list[nn.Module]:
 
 def called(children: Iterable[nn.Module]) -> list[nn.Module]:
     """The modules themselves, but the elements of a container that is never called."""
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for child in children:
-        found += called(child.children()) if isinstance(child, CONTAINERS) else [child]
-    return found
+        layers += called(child.children()) if isinstance(child, CONTAINERS) else [child]
+    return layers

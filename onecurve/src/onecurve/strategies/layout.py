@@ -45,8 +45,8 @@ def lay_out(
     # Start ranks from the same weights, as DistributedDataParallel does.
     ranks.copy_first(*tensors_of(_layers_of(part for part in parts if part.is_here)))
     placed = set(tensors_of(_layers_of(parts)))
-    beside = [each for each in tensors_of([task]) if each not in placed]
-    ranks.copy_first(*beside, group=dist.group.WORLD)
+    others = [each for each in tensors_of([task]) if each not in placed]
+    ranks.copy_first(*others, group=dist.group.WORLD)
     applied = []
     for axis in axes:
         if not axis.follows_compile:
@@ -99,12 +99,12 @@ def _layers_of(parts: Iterable[Part]) -> Iterable[nn.Module]:
 
 def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
     """Parameters and buffers of the modules; shared ones appear once."""
-    found = {
+    tensors = {
         id(tensor): tensor
         for module in modules
         for tensor in (*module.parameters(), *module.buffers())
     }
-    return list(found.values())
+    return list(tensors.values())
 
 
 def move(

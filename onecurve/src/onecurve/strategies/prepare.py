@@ -72,14 +72,14 @@ def _call(prepare: Any, module: LightningModule, batch: Any, rows: Share | None)
     if rows is not None and rows.size < rows.total:
         draws = GlobalBatchDraws(rows)
     with draws:
-        made: Any = prepare(batch)
-    if not isinstance(made, tuple | list) or len(made) != 2:
+        prepared: Any = prepare(batch)
+    if not isinstance(prepared, tuple | list) or len(prepared) != 2:
         raise UserError(
             f"{type(module).__name__}.prepare: must return inputs and targets, and it returned "
-            f"{type(made).__name__}; such as: return batch['x'], batch['y']"
+            f"{type(prepared).__name__}; such as: return batch['x'], batch['y']"
         )
-    inputs = tuple(made[0]) if isinstance(made[0], list) else made[0]
-    return Prepared(inputs, made[1])
+    inputs = tuple(prepared[0]) if isinstance(prepared[0], list) else prepared[0]
+    return Prepared(inputs, prepared[1])
 
 
 class PreparedEarly:
@@ -107,8 +107,8 @@ class PreparedEarly:
         Where the step has drawn from the common stream before, as a first call does for a second
         one, `prepare` is called again.
         """
-        made, module = self.result, self._module
-        if made is None or not prepares(module):
+        result, module = self.result, self._module
+        if result is None or not prepares(module):
             return nullcontext()
         prepare: Any = module.prepare
 
@@ -116,12 +116,12 @@ class PreparedEarly:
             if other is not self._batch:
                 return prepare(other)
             if self._drawn is None:
-                return tuple(made)
+                return tuple(result)
             before, after = self._drawn
             with stream.common():
                 if are_equal(get_state(), before):
                     set_state(after)
-                    return tuple(made)
+                    return tuple(result)
                 return tuple(_call(prepare, module, other, self._rows))
 
         return replaced(module, "prepare", own_call)
@@ -141,13 +141,13 @@ class GlobalBatchDraws(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         names = argument_names(func)
-        given = dict(zip(names, args, strict=False)) | kwargs
-        if not any(self._has_rows(name, value) for name, value in given.items()):
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        if not any(self._has_rows(name, value) for name, value in arguments.items()):
             return func(*args, **kwargs)
-        full = {name: self._for_all_rows(name, value) for name, value in given.items()}
-        own = slice(self.rows.start, self.rows.stop)
-        result = tree_map(lambda drawn: drawn[own], func(**full))
-        return given["self"].copy_(result) if is_in_place(func) else result
+        full = {name: self._for_all_rows(name, value) for name, value in arguments.items()}
+        rows = slice(self.rows.start, self.rows.stop)
+        result = tree_map(lambda drawn: drawn[rows], func(**full))
+        return arguments["self"].copy_(result) if is_in_place(func) else result
 
     def _has_rows(self, name: str, value: Any) -> bool:
         if isinstance(value, Tensor):

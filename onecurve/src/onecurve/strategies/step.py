@@ -114,13 +114,13 @@ def context_of(steps: "Steps", name: str, batch: Any) -> StepContext:
     of_all = steps.batches.take(task.trainer)
     steps.first.compare(of_all.loaders, of_all.shares)
     share = of_all.share
-    early = made = counted = None
+    early = prepared = counted = None
     if steps.ranks is not None or weighs(task):
         with steps.precision():
             early = PreparedEarly(task, batch, share and share.computed)
-        made = early.result
+        prepared = early.result
         if name != "predict_step":
-            counted = weight_of(task, batch if made is None else made.targets)
+            counted = weight_of(task, batch if prepared is None else prepared.targets)
     samples = rows(batch) if of_all.samples is None else of_all.samples
     total: float | Tensor = samples
     weight = 1.0 if share is None else share.size * size / share.total

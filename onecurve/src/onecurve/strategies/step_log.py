@@ -159,7 +159,7 @@ def metrics_kept(module: LightningModule) -> Iterator[None]:
 
     They keep the types that the step has given them: ranks gather states of one type.
     """
-    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    metrics = [submodule for submodule in module.modules() if isinstance(submodule, Metric)]
     with ExitStack() as kept:
         for metric in metrics:
             kept.enter_context(state_kept(metric))
@@ -174,13 +174,13 @@ def metrics_kept(module: LightningModule) -> Iterator[None]:
 def _empty_states(metric: Metric) -> dict[str, Tensor]:
     """No values of the types that a metric's states have now."""
     reductions = reductions_of(metric)
-    found = {}
+    states = {}
     for name, state in metric.metric_state.items():
         if isinstance(state, Tensor):
-            found[name] = state.new_empty(0)
+            states[name] = state.new_empty(0)
         elif state and reductions[name] is dim_zero_cat:
-            found[name] = state[-1][:0] if state[-1].ndim else state[-1].new_empty(0)
-    return found
+            states[name] = state[-1][:0] if state[-1].ndim else state[-1].new_empty(0)
+    return states
 
 
 def syncing_over(group: dist.ProcessGroup | None) -> AbstractContextManager[None]:

@@ -100,10 +100,10 @@ def reject_optimizers(optimizers: Iterable[Optimizer]) -> None:
 
 def reject_saved_shards(checkpoint: dict[str, Any]) -> None:
     """Reject shards that a callback or a task saves: all ranks would resume from the first's."""
-    parts = {**checkpoint, **checkpoint.get("callbacks", {})}
+    entries = {**checkpoint, **checkpoint.get("callbacks", {})}
     gathered = {"state_dict", "optimizer_states", "averages", "callbacks"}
-    for name, part in parts.items():
-        if name not in gathered and any(isinstance(leaf, DTensor) for leaf in tree_leaves(part)):
+    for name, entry in entries.items():
+        if name not in gathered and any(isinstance(leaf, DTensor) for leaf in tree_leaves(entry)):
             raise UserError(
                 f"checkpoint: {name} has shards of weights, and a file has those of one rank; keep "
                 "full ones, copied in `with self.trainer.strategy.full_parameters(self):`, leave "
@@ -346,8 +346,8 @@ def _reject_output(task: LightningModule, output: Any) -> None:
             "return its .mean()"
         )
     else:
-        given = f"{type(loss).__name__} ({in_short(loss, 30)})"
-        raise UserError(f"{step} returned a {given}; return the loss alone, and not by .item()")
+        returned = f"{type(loss).__name__} ({in_short(loss, 30)})"
+        raise UserError(f"{step} returned a {returned}; return the loss alone, and not by .item()")
 
 
 def _name(task: LightningModule) -> str:

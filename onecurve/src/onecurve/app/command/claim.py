@@ -41,13 +41,13 @@ def claim(config: DictConfig) -> RunContext:
             config.hydra.run.dir = str(context.run_dir)
             if not context.members.is_first:
                 config.hydra.output_subdir = None
-    held: list[LockedDirectory] = []
+    locked: list[LockedDirectory] = []
 
     def hold() -> None:
-        held.append(lock_directory(context.run_dir, f"hydra.run.dir={asked}"))
+        locked.append(lock_directory(context.run_dir, f"hydra.run.dir={asked}"))
 
     context.members.broadcast("directory", hold)
-    return replace(context, held=held[0]) if held else context
+    return replace(context, held=locked[0]) if locked else context
 
 
 def stop_once(error: UserError) -> NoReturn:

@@ -51,13 +51,13 @@ def read_env_file(project: Path) -> None:
     for number, line in enumerate(map(str.strip, lines), start=1):
         if not line or line.startswith("#"):
             continue
-        found = ENV_LINE.fullmatch(line)
-        if found is None:
+        match = ENV_LINE.fullmatch(line)
+        if match is None:
             raise UserError(
                 f"{file}, line {number}: must be NAME=VALUE, such as WANDB_API_KEY=... or "
                 "WANDB_API_KEY='...', and a quote that opens a value closes it"
             )
-        name, *values = found.groups()
+        name, *values = match.groups()
         os.environ.setdefault(name, next(value for value in values if value is not None))
 
 

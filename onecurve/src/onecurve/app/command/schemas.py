@@ -93,19 +93,19 @@ def schemas(configs: Path) -> dict[str, Schema]:
     groups = {name: _of_group(name, contents) for name, contents in nodes.items()}
     commands: dict[str, dict[str, Any]] = {name: {} for name in COMMANDS}
     commands |= {file.schema: file.content for file in files if not file.group}
-    whole = {name: _of_command(name, content, groups) for name, content in commands.items()}
-    found = {**groups, **whole, GLOBAL: whole["train"]}
-    return {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
+    full = {name: _of_command(name, content, groups) for name, content in commands.items()}
+    all_schemas = {**groups, **full, GLOBAL: full["train"]}
+    return {name: {"$schema": DRAFT, **schema} for name, schema in all_schemas.items()}
 
 
 def write(configs: Path) -> None:
     """Write those of a folder of files, and remove those of groups that are gone."""
     folder = configs.parent / FOLDER
-    made = {folder / f"{name}.json": schema for name, schema in schemas(configs).items()}
+    files = {folder / f"{name}.json": schema for name, schema in schemas(configs).items()}
     folder.mkdir(exist_ok=True)
-    for old in set(folder.glob("*.json")) - set(made):
+    for old in set(folder.glob("*.json")) - set(files):
         old.unlink()
-    for path, schema in made.items():
+    for path, schema in files.items():
         path.write_text(json.dumps(schema) + "\n")
 
 
@@ -121,14 +121,14 @@ def _of_command(name: str, content: Mapping[str, Any], groups: Mapping[str, Sche
             has_files = key in groups and (key != "data" or "task" in keys)
             described = groups[key] if has_files else _of_group(key, [])
             keys[key] = described | {"description": field.description}
-    others = {place: schema for place, schema in groups.items() if "." not in place}
+    others = {group: schema for group, schema in groups.items() if "." not in group}
     schema["properties"] = {"hydra": True} | dict.fromkeys(content, True) | others | keys
     # A value of the user's, for others to refer to; groups of the user's have files.
     return schema | {"additionalProperties": SCALARS}
 
 
-def _of_group(place: str, nodes: list[dict[str, Any]]) -> Schema:
-    if place in COLLECTIONS:
+def _of_group(group: str, nodes: list[dict[str, Any]]) -> Schema:
+    if group in COLLECTIONS:
         entries = {name: entry for content in nodes for name, entry in content.items()}
         entries.pop("defaults", None)
         named = {name: _or_null(_of_objects([entry])) for name, entry in entries.items()}
@@ -137,7 +137,7 @@ def _of_group(place: str, nodes: list[dict[str, Any]]) -> Schema:
         return {"type": "object", "properties": named | LIST, "additionalProperties": others}
     if any("_target_" in node for node in nodes):
         return _of_objects(nodes)
-    model = model_of(place, {})
+    model = model_of(group, {})
     return of_model(model) if model else {"type": "object"}
 
 

@@ -70,15 +70,15 @@ OBJECTS = ("task", "data", "model", "init", "optimizer", "scheduler", "strategy"
 COLLECTIONS = ("callbacks", "logger")
 
 
-def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
+def model_of(key: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
     """The model of what is at a dotted key of a command's configuration; the top has no key."""
     target = node.get("_target_")
     if isinstance(target, str):
         return of_target(target)
-    if not place:
+    if not key:
         name = command.capitalize() if command in COMMANDS else "Command"
         return _model(f"app.config.commands.{name}")
-    return _model(GROUPS[place]) if place in GROUPS else None
+    return _model(GROUPS[key]) if key in GROUPS else None
 
 
 @cache
@@ -109,8 +109,8 @@ def of_target(target: str) -> type[Config] | None:
 
 def _model(name: str) -> type[Config]:
     module, _, last = name.rpartition(".")
-    found: type[Config] = resolve_name(f"onecurve.{module}:{last}")
-    return found
+    model: type[Config] = resolve_name(f"onecurve.{module}:{last}")
+    return model
 
 
 # The key of a part of the configuration, with its model, or with what is wrong.
@@ -166,15 +166,15 @@ def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
     """Errors about combinations of keys that are valid by themselves, one line each."""
     run = ComposedRun(config)
     # Devices and ranks first: the rules of strategies rely on them.
-    for place, model in sorted(described, key=lambda at: at[0] not in ("", "trainer", "launch")):
-        yield from model.refusals(run, place)
+    for key, model in sorted(described, key=lambda at: at[0] not in ("", "trainer", "launch")):
+        yield from model.refusals(run, key)
 
 
-def validate_group(place: str, values: dict[str, Any]) -> None:
+def validate_group(key: str, values: dict[str, Any]) -> None:
     """Validate the keys of one group, as `validate` does."""
-    for problem in _model(GROUPS[place]).checked(values).problems:
+    for problem in _model(GROUPS[key]).checked(values).problems:
         if problem.kind != "missing":
-            raise UserError(problem.line(place))
+            raise UserError(problem.line(key))
 
 
 def key_of(place: str, problem: Problem) -> str:

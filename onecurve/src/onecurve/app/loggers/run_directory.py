@@ -54,5 +54,5 @@ def earlier_run(save_dir: str | None) -> str | None:
     """
     # A run directory is not known yet when a configuration is validated.
     folders = sorted(each.name for each in Path(save_dir or "/", "wandb").glob("*run-*-*"))
-    found = re.search(r"run-\d+_\d+-([^-]+)", folders[-1]) if folders else None
-    return found[1] if found else None
+    match = re.search(r"run-\d+_\d+-([^-]+)", folders[-1]) if folders else None
+    return match[1] if match else None

@@ -23,14 +23,14 @@ class Constructor(Config):
     """The arguments of a class of the project."""
 
     @classmethod
-    def checked(cls, given: Mapping[str, Any]) -> Checked[Self]:
+    def checked(cls, values: Mapping[str, Any]) -> Checked[Self]:
         """Validate values, but not those that another class is built for."""
-        found = super().checked(given)
-        problems = [each for each in found.problems if not _is_built(given.get(str(each.name)))]
-        return found._replace(problems=problems)
+        checked = super().checked(values)
+        problems = [each for each in checked.problems if not _is_built(values.get(str(each.name)))]
+        return checked._replace(problems=problems)
 
 
-def model_of_constructor(part: Any) -> type[Config] | None:
+def model_of_constructor(target: Any) -> type[Config] | None:
     """The model of a class or function of the project; None for another, or if it is unknown.
 
     One that passes ``**options`` on has the types of its bases' arguments, and needs none of them.
@@ -38,7 +38,7 @@ def model_of_constructor(part: Any) -> type[Config] | None:
     fields: dict[str, Any] = {}
     is_open = False
     try:
-        for function in _functions(part):
+        for function in _functions(target):
             hints = inspect.get_annotations(function, eval_str=True)
             for name, argument in inspect.signature(function).parameters.items():
                 if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
@@ -56,17 +56,17 @@ def model_of_constructor(part: Any) -> type[Config] | None:
         f"argument_{number}": (hint, Field(_default(name, default, is_open), alias=name))
         for number, (name, (hint, default)) in enumerate(fields.items())
     }
-    model: type[Config] = create_model(part.__name__, __base__=Constructor, **known)
+    model: type[Config] = create_model(target.__name__, __base__=Constructor, **known)
     model.model_config["extra"] = "allow" if is_open else "forbid"
-    model.__doc__ = inspect.getdoc(part)
+    model.__doc__ = inspect.getdoc(target)
     return model
 
 
-def _functions(part: Any) -> Iterator[Callable[..., Any]]:
+def _functions(target: Any) -> Iterator[Callable[..., Any]]:
     """The constructor of a class, and those of bases to which it passes what it does not know."""
-    functions = [part]
-    if inspect.isclass(part):
-        functions = [vars(each)["__init__"] for each in part.__mro__ if "__init__" in vars(each)]
+    functions = [target]
+    if inspect.isclass(target):
+        functions = [vars(each)["__init__"] for each in target.__mro__ if "__init__" in vars(each)]
     for function in functions:
         if not inspect.isfunction(function):
             return

@@ -75,19 +75,19 @@ def building(key: str) -> Iterator[None]:
 def build(key: str, node: Any, **parts: Any) -> Any:
     """Build what the configuration at `key` describes, of the class that the key is known for."""
     with building(key):
-        part = instantiate(validated(key, node, parts), **parts)
+        built = instantiate(validated(key, node, parts), **parts)
     group = key.partition(".")[0]
     kind = KINDS.get(group if group in ("callbacks", "logger") else key, object)
-    if not isinstance(part, kind):
-        packages = {base.__module__.partition(".")[0] for base in type(part).__mro__}
+    if not isinstance(built, kind):
+        packages = {base.__module__.partition(".")[0] for base in type(built).__mro__}
         instead = "name such a class"
         if "pytorch_lightning" in packages:
             instead = "import lightning instead of pytorch_lightning, whose classes are others"
         raise UserError(
-            f"{key}._target_={node['_target_']}: makes a {type(part).__name__}, and {key} must be "
+            f"{key}._target_={node['_target_']}: makes a {type(built).__name__}, and {key} must be "
             f"a {kind.__name__}; {instead}"
         )
-    return part
+    return built
 
 
 def build_group(key: str, node: DictConfig | None, is_later_job: bool = False) -> list[Any]:
@@ -112,45 +112,45 @@ def validated(key: str, node: Any, parts: Container[str] = ()) -> Any:
         return node
     node = {name: validated(f"{key}.{name}", value) for name, value in node.items()}
     target = node.get("_target_")
-    part = _resolved(key, target) if isinstance(target, str) else None
-    model = _config_of(part) or model_of_constructor(part)
+    resolved = _resolved(key, target) if isinstance(target, str) else None
+    model = _config_of(resolved) or model_of_constructor(resolved)
     if model is None:
         return node
-    found = model.checked(node)
-    for problem in found.problems:
+    checked = model.checked(node)
+    for problem in checked.problems:
         if problem.kind == "missing" and problem.name in parts:
             continue
         raise UserError(problem.line(key))
-    return node | found.changed
+    return node | checked.changed
 
 
 def _resolved(key: str, target: str) -> Any:
     """What a `_target_` names: as Hydra does, each name is an attribute, or else a module."""
-    part: Any = None
+    resolved: Any = None
     path = ""
     for name in target.split("."):
         package, path = path, f"{path}.{name}" if path else name
-        if hasattr(part, name):
-            part = getattr(part, name)
+        if hasattr(resolved, name):
+            resolved = getattr(resolved, name)
             continue
         try:
-            part = import_module(path)
+            resolved = import_module(path)
         except ModuleNotFoundError as error:
             if error.name != path:
                 raise  # what the file of the class imports is missing
-            submodules = iter_modules(getattr(part, "__path__", ()))
-            close = nearest(name, [*dir(part), *(each.name for each in submodules)])
+            submodules = iter_modules(getattr(resolved, "__path__", ()))
+            close = nearest(name, [*dir(resolved), *(each.name for each in submodules)])
             meant = target.replace(path, f"{package}.{close}", 1)
             raise UserError(
                 f"{key}._target_={target}: there is no {name} in {package}; "
                 + (f"did you mean {meant}?" if close else "name another")
             ) from None
-    return part
+    return resolved
 
 
-def _config_of(part: Any) -> Any:
+def _config_of(target: Any) -> Any:
     """The `Config` of a class, unless a class derived from it has its own ``__init__``."""
-    for each in getattr(part, "__mro__", (part,)):
+    for each in getattr(target, "__mro__", (target,)):
         model = vars(each).get("Config") if hasattr(each, "__dict__") else None
         if hasattr(model, "checked"):
             return model
@@ -159,20 +159,20 @@ def _config_of(part: Any) -> Any:
     return None
 
 
-def with_key(key: str, part: Any) -> Any:
+def with_key(key: str, built: Any) -> Any:
     """Let a partial, such as an optimizer without its parameters, report errors with its key.
 
     A scheduler that does not take one of `OFFERED`, such as a class of PyTorch, does not get it.
     """
-    if not callable(part):
-        return part
+    if not callable(built):
+        return built
 
     def call(*arguments: Any, **options: Any) -> Any:
         with building(key):
-            takes = signature(part).parameters
+            takes = signature(built).parameters
             takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in takes.values())
             left_out = () if takes_all else OFFERED - takes.keys()
-            return part(*arguments, **{n: options[n] for n in options if n not in left_out})
+            return built(*arguments, **{n: options[n] for n in options if n not in left_out})
 
     return call
 

@@ -105,10 +105,10 @@ class MonitoredMetrics(Callback):
 
 def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserError | None:
     """The line for Lightning's error about a monitored metric that is missing; None for others."""
-    found = MISSING.search(str(error))
-    if found is None:
+    match = MISSING.search(str(error))
+    if match is None:
         return None
-    name = found[1] or found[2]
+    name = match[1] or match[2]
     saved = "what was trained is saved: resume=last"
     if of_validation(name) and trainer.enable_validation and (why := no_validation(trainer, cfg)):
         return UserError(f"{why}; {saved} {OFTEN}")

@@ -161,12 +161,12 @@ def joined(parts: list[Any]) -> Any:
     """
     first = parts[0]
     is_tensor = isinstance(first, Tensor) and first.ndim > 0
-    if is_tensor and len({part.shape[1:] for part in parts}) == 1:
+    if is_tensor and len({batch.shape[1:] for batch in parts}) == 1:
         return torch.cat(parts)
     if is_tensor or isinstance(first, list):
-        return [row for part in parts for row in part]
+        return [row for batch in parts for row in batch]
     if isinstance(first, Mapping):
-        return {key: joined([part[key] for part in parts]) for key in first}
+        return {key: joined([batch[key] for batch in parts]) for key in first}
     if isinstance(first, tuple):
         return tuple(joined(list(entry)) for entry in zip(*parts, strict=True))
     return parts
@@ -177,9 +177,9 @@ def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
 
     They are the first part of what its `prepare` returns, or of the batch where it has none.
     """
-    made = prepared(task, batch)
+    prepared_batch = prepared(task, batch)
     first = batch[0] if isinstance(batch, tuple | list) else batch
-    inputs = first if made is None else made.inputs
+    inputs = first if prepared_batch is None else prepared_batch.inputs
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
 

@@ -191,8 +191,8 @@ class Run:
         if "resume" in self.cfg and not any(writes_csv(each, self.dir) for each in loggers):
             # All fits share one.
             written = [each for each in self._loggers if writes_csv(each, self.dir)]
-            own = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
-            loggers += written or [own]
+            csv_logger = BufferedCSVLogger(str(self.dir), "", "", flush_logs_every_n_steps=100)
+            loggers += written or [csv_logger]
         if self._logs:
             resume_loggers(loggers, self._logs)
         self._loggers += [each for each in loggers if each not in self._loggers]

@@ -147,15 +147,15 @@ class Bookkeeping(Callback):
             print(f"resume: the run is over: {end.reason}; to train further add {end.to_continue}")
 
 
-def reject_without_test(part: Any) -> None:
+def reject_without_test(task: Any) -> None:
     """Reject a task or data that Lightning would reject once the test begins, after the training.
 
     Loaders that a script passes one by one are its own matter.
     """
     needed = {LightningModule: "test_step", LightningDataModule: "test_dataloader"}
     for kind, name in needed.items():
-        if isinstance(part, kind) and not is_overridden(name, part):
-            raise UserError(f"{type(part).__name__} has no {name}; write one, or use test=false")
+        if isinstance(task, kind) and not is_overridden(name, task):
+            raise UserError(f"{type(task).__name__} has no {name}; write one, or use test=false")
 
 
 def in_rank(

@@ -37,9 +37,9 @@ def identity(config: DictConfig, script: str, jobs: list[list[str]] | None) -> d
         content["sweep"] = kept
     overrides = overrides_of(config.hydra.overrides.task)
     typed = sorted(word for word in overrides if not word.startswith(NOT_IDENTIFYING))
-    found = {"script": script, "typed": typed, "config": content, "jobs": jobs}
-    text = json.dumps(found, default=str).encode()
-    return {**found, "fingerprint": f"sha256 {hashlib.sha256(text).hexdigest()}"}
+    facts = {"script": script, "typed": typed, "config": content, "jobs": jobs}
+    text = json.dumps(facts, default=str).encode()
+    return {**facts, "fingerprint": f"sha256 {hashlib.sha256(text).hexdigest()}"}
 
 
 def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, FileLock]:

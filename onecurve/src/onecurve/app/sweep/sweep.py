@@ -138,11 +138,11 @@ def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
     first = [f"{word.get_key_element()}={_first_value(word)}" for word in overrides]
     loader = GlobalHydra.instance().config_loader()
     groups = loader.load_sweep_config(config, first).hydra.runtime.choices
-    for place, word in enumerate(overrides):
+    for index, word in enumerate(overrides):
         if word.is_discrete_sweep() and word.key_or_group in groups:
             for value in word.sweep_string_iterator():
                 choice = f"{word.get_key_element()}={value}"
-                loader.load_sweep_config(config, [*first[:place], choice, *first[place + 1 :]])
+                loader.load_sweep_config(config, [*first[:index], choice, *first[index + 1 :]])
 
 
 def _first_value(override: Override) -> str:

@@ -47,9 +47,9 @@ class Sharding(NamedTuple):
         low, frees = mixed_precision(precision), self.options.reshard_after_forward is not False
         if low.param_dtype is not None:
             # BatchNorm needs float32 parameters beside its float32 statistics: a unit of its own.
-            for part in module.modules():
-                if isinstance(part, BatchNorm) and part.affine:
-                    self._shard(part, mesh, MixedPrecisionPolicy(), frees)
+            for submodule in module.modules():
+                if isinstance(submodule, BatchNorm) and submodule.affine:
+                    self._shard(submodule, mesh, MixedPrecisionPolicy(), frees)
         units = [
             unit
             for unit in find_units(module, self.options.wrap)
@@ -60,10 +60,10 @@ class Sharding(NamedTuple):
             if not isinstance(unit, FSDPModule):
                 # A teacher has no backward pass, which would free it before its weights change.
                 self._shard(unit, mesh, low, not trains(unit) or (frees and unit not in kept))
-        units = [part for part in module.modules() if isinstance(part, FSDPModule)]
-        held = {parameter for unit in units for parameter in unit.parameters()}
-        held |= scalars_of(module)
-        outside = any(parameter not in held for parameter in module.parameters())
+        units = [submodule for submodule in module.modules() if isinstance(submodule, FSDPModule)]
+        of_units = {parameter for unit in units for parameter in unit.parameters()}
+        of_units |= scalars_of(module)
+        outside = any(parameter not in of_units for parameter in module.parameters())
         # As the root unit, the module lets one unit gather while another computes; but then its
         # `forward` must be called. A task without ordered layers, such as a GAN, may not do that.
         if outside or find_layers(module) is not None:
@@ -167,8 +167,8 @@ def steps_as_forward(module: LightningModule) -> Iterator[None]:
             stack.enter_context(replaced(module, name, changes.of(method)))
             register_fsdp_forward_method(module, name)
             # By it Lightning reads which arguments a step takes.
-            made: Any = vars(module)[name]
-            getattr(made, "__func__", made).__wrapped__ = getattr(method, "__wrapped__", method)
+            step: Any = vars(module)[name]
+            getattr(step, "__func__", step).__wrapped__ = getattr(method, "__wrapped__", method)
         stack.enter_context(replaced(module, "zero_grad", changes.zeroing(module.zero_grad)))
         if isinstance(module, FSDPModule):
             # FSDP2 makes the first module that is called the root: make sure that it is the task,
@@ -190,9 +190,9 @@ def reshard(module: nn.Module) -> None:
     Otherwise code that changes parameters would change the gathered copies, to no effect.
     """
     kept = module if STAYS_GATHERED in vars(module) else None
-    for part in module.modules():
-        if isinstance(part, FSDPModule) and part is not kept:
-            part.reshard()
+    for submodule in module.modules():
+        if isinstance(submodule, FSDPModule) and submodule is not kept:
+            submodule.reshard()
 
 
 def freed_after_inference(module: nn.Module, *_: Any) -> None:

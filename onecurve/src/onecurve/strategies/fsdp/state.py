@@ -55,10 +55,10 @@ def shard_like(full: Any, like: Any) -> Any:
 
 def load_full_state(module: nn.Module, state: Mapping[str, Any], strict: bool) -> None:
     """Load a rank's part of a full state."""
-    own = module.state_dict()
-    here = model_state_here(state, own)
+    shards = module.state_dict()
+    here = model_state_here(state, shards)
     module.load_state_dict(
-        {name: shard_like(value, own.get(name)) for name, value in here.items()}, strict=strict
+        {name: shard_like(value, shards.get(name)) for name, value in here.items()}, strict=strict
     )
 
 

@@ -60,9 +60,9 @@ class Ranks:
         groups = self.sizes.groups(*axes)
         if len(groups) == 1 and backend is None:
             return cast(dist.ProcessGroup, dist.group.WORLD)
-        made = [dist.new_group(ranks, self._timeout, backend) for ranks in groups]
+        created = [dist.new_group(ranks, self._timeout, backend) for ranks in groups]
         mine = next(i for i, ranks in enumerate(groups) if self.rank in ranks)
-        return cast(dist.ProcessGroup, made[mine])
+        return cast(dist.ProcessGroup, created[mine])
 
     @cached_property
     def pipeline_group(self) -> dist.ProcessGroup:

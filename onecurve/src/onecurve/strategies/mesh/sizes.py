@@ -40,11 +40,11 @@ class Sizes(NamedTuple):
 
     def coordinates(self, rank: int) -> "Sizes":
         """The position of a rank along each axis."""
-        found = []
+        coordinates = []
         for size in reversed(self):
             rank, coordinate = divmod(rank, size)
-            found.append(coordinate)
-        return Sizes(*reversed(found))
+            coordinates.append(coordinate)
+        return Sizes(*reversed(coordinates))
 
     def groups(self, *axes: str) -> list[list[int]]:
         """All groups of ranks that differ along these axes only."""

@@ -92,23 +92,23 @@ class Blocks:
 
     def __init__(self, task: LightningModule, container: nn.ModuleList | nn.ModuleDict) -> None:
         self.task = task
-        self.path = next(name for name, part in task.named_modules() if part is container)
+        self.path = next(name for name, module in task.named_modules() if module is container)
         around, _, self.attribute = self.path.rpartition(".")
         self._parent = task.get_submodule(around)
         while isinstance(task.get_submodule(around), CONTAINERS):
             around = around.rpartition(".")[0]
         self.name, self.holder = around, task.get_submodule(around)
-        held: Any = container
-        self.blocks = {f"{self.path}.{key}": block for key, block in held.named_children()}
+        blocks: Any = container
+        self.blocks = {f"{self.path}.{key}": block for key, block in blocks.named_children()}
         self.calls: list[Values] = []
         self.rows = 0
         self.kept: list[int] = []
-        self._held = held
-        stand_ins = [StandIn(self, number, block) for number, block in enumerate(held.children())]
+        self._held = blocks
+        stand_ins = [StandIn(self, number, block) for number, block in enumerate(blocks.children())]
         self._stand_ins = (
             nn.ModuleList(stand_ins)
-            if isinstance(held, nn.ModuleList)
-            else nn.ModuleDict(dict(zip(held, stand_ins, strict=True)))
+            if isinstance(blocks, nn.ModuleList)
+            else nn.ModuleDict(dict(zip(blocks, stand_ins, strict=True)))
         )
         self._outer: dict[int, Any] = {}
         self._inputs: list[Tensor] = []
@@ -171,7 +171,7 @@ class Blocks:
                 return forward(*args, **kwargs)
 
         with ExitStack() as stack:
-            for config in (getattr(part, "config", None) for part in self.task.modules()):
+            for config in (getattr(module, "config", None) for module in self.task.modules()):
                 # Of transformers: what a block keeps for the next token is of no use here.
                 if getattr(config, "use_cache", False):
                     stack.enter_context(replaced(config, "use_cache", False))
@@ -212,7 +212,7 @@ class Blocks:
             return tree_unflatten(leaves, returned.structure)
         # What has no row for each sample cannot be put together from those of micro-batches.
         tensors = tensor_leaves(returned.leaves)
-        self.kept = [place for place, leaf in enumerate(tensors) if self.has_rows(leaf)]
+        self.kept = [index for index, leaf in enumerate(tensors) if self.has_rows(leaf)]
         numbers = torch.arange(self.rows, device=self._inputs[0].device)
         inputs = (self._inputs[0], numbers, *self._inputs[1:])
         if self._passes_whole and not self._has_said and dist.get_rank() == 0:
@@ -391,8 +391,8 @@ class BlockLayer(nn.Module):
         if isinstance(leaf, Carried):
             return carried[leaf.number]
         if isinstance(leaf, Here):
-            whole = len(rows) == self.blocks.rows or not leaf.has_rows
-            return leaf.value if whole else leaf.value[rows]
+            is_full = len(rows) == self.blocks.rows or not leaf.has_rows
+            return leaf.value if is_full else leaf.value[rows]
         return leaf
 
 

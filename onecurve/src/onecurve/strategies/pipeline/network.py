@@ -70,9 +70,9 @@ def find_networks(module: LightningModule, num_stages: int) -> list[Network]:
     if callable(getattr(module, "layers", None)) and not isinstance(module.layers, nn.Module):
         network = Network("self", module, find_layers(module) or {})
     else:
-        found = [part for part in _sequences(module) if _size(part)]
-        found = [part for part in found if len(opened([part])) >= num_stages] or found
-        sequence = max(found, key=_size, default=None)
+        sequences = [part for part in _sequences(module) if _size(part)]
+        sequences = [part for part in sequences if len(opened([part])) >= num_stages] or sequences
+        sequence = max(sequences, key=_size, default=None)
         blocks = find_blocks(module, num_stages)
         if blocks is not None and (
             sequence is None or (blocks.have_parts and blocks.size > _size(sequence))
@@ -115,8 +115,8 @@ def _size(module: nn.Module) -> int:
 def _named(path: str, sequence: nn.Sequential) -> dict[str, nn.Module]:
     holder = nn.Module()
     holder.layers = sequence
-    found = find_layers(holder) or {}
-    return {name.replace("layers", path, 1): layer for name, layer in found.items()}
+    layers = find_layers(holder) or {}
+    return {name.replace("layers", path, 1): layer for name, layer in layers.items()}
 
 
 def _check_parameters(module: LightningModule, network: Network) -> None:
@@ -129,7 +129,7 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                 f"{name}'s; make it once, in __init__, as an attribute of {name}"
             )
     inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
-    held = {id(part) for layer in layers for part in layer.modules()} | {id(module)}
+    in_layers = {id(part) for layer in layers for part in layer.modules()} | {id(module)}
     for around, part in module.named_modules():
         for path, parameter in part.named_parameters(around, recurse=False):
             layer_of = inside.get(id(parameter))
@@ -138,7 +138,7 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                     f"strategy=pipeline: the parameter {path} of {name} is in none of its layers; "
                     "put it into the layer that uses it, or use strategy=fsdp"
                 )
-            if layer_of is not None and id(part) not in held:
+            if layer_of is not None and id(part) not in in_layers:
                 raise UserError(
                     f"strategy=pipeline: {path} is also a parameter of the layer {layer_of}, which "
                     "one rank holds; untie them, or use strategy=fsdp"
@@ -167,17 +167,17 @@ def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> 
 
     This holds for networks of a class that is known to have both, and to call all blocks in order.
     """
-    for part in task.modules():
-        has_both = getattr(getattr(part, "config", None), "is_encoder_decoder", False)
-        if not has_both and not isinstance(part, nn.Transformer):
+    for module in task.modules():
+        has_both = getattr(getattr(module, "config", None), "is_encoder_decoder", False)
+        if not has_both and not isinstance(module, nn.Transformer):
             continue
-        stacks = [getattr(part, name, None) for name in ("encoder", "decoder")]
+        stacks = [getattr(module, name, None) for name in ("encoder", "decoder")]
         others = [
             each for each in stacks if each is not None and blocks.holder not in each.modules()
         ]
-        found = find_blocks(task, num_stages, others[0]) if len(others) == 1 else None
-        if found is not None and found.have_parts and len(found.blocks) >= num_stages:
-            return found
+        other = find_blocks(task, num_stages, others[0]) if len(others) == 1 else None
+        if other is not None and other.have_parts and len(other.blocks) >= num_stages:
+            return other
     return None
 
 
@@ -208,7 +208,7 @@ def split_at_children(task: LightningModule) -> tuple[str, dict[str, nn.Module]]
     while len(names) == 1:
         path = f"{path}.{names[0]}".strip(".")
         named = task.get_submodule(path).named_children()
-        names = [name for name, part in named if [*part.parameters()]]
+        names = [name for name, child in named if [*child.parameters()]]
     owner = task.get_submodule(path)
     if not names or isinstance(owner, CONTAINERS):
         return None
@@ -232,13 +232,13 @@ def _traced(owner: nn.Module, training: bool) -> tuple[list[fx.Node], list[fx.No
     """The nodes of a graph, and those of its inputs."""
     parameters = signature(owner.forward).parameters.values()
     usual = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
-    modes = {part: part.training for part in owner.modules()}
+    modes = {module: module.training for module in owner.modules()}
     owner.train(training)
     try:
         graph = _Tracer().trace(owner, concrete_args=usual)
     finally:
-        for part, mode in modes.items():
-            part.training = mode
+        for module, mode in modes.items():
+            module.training = mode
     # What only asserts something, as torch.fx does of an optional argument, is dropped.
     asserted: set[fx.Node] = set()
     for node in reversed(graph.nodes):

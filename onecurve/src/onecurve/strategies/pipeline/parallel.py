@@ -87,8 +87,8 @@ def plan_stages(task: LightningModule, options: StageOptions, setting: Setting) 
             balance="auto" if divided else options.balance,
         )
         divided.append(Stages(network, list(calls.values()), partition, {}, shapes, ranks))
-    held = [each for stages in divided for each in stages.held()]
-    return Plan(divided, Placement(task, held, ranks.coordinates.pipeline))
+    owned = [each for stages in divided for each in stages.held()]
+    return Plan(divided, Placement(task, owned, ranks.coordinates.pipeline))
 
 
 def apply_plan(plan: Plan, parts: list[Part], precision: Precision) -> None:
@@ -144,9 +144,9 @@ class PipelineParallel(Parallelism, State):
             self._cpu_group = self.ranks.group_of("pipeline", backend="gloo")
         self.planned = plan_stages(task, self.options, setting)
         self._takes = signature(self.stages[0].network.owner.forward)
-        held = [each for stages in self.stages for each in stages.held()]
+        owned = [each for stages in self.stages for each in stages.held()]
         rank = self.ranks.coordinates.pipeline
-        return [Part(task, layers, is_here=owner == rank) for layers, owner in held]
+        return [Part(task, layers, is_here=owner == rank) for layers, owner in owned]
 
     def apply(self, task: LightningModule, parts: list[Part], setting: Setting) -> Applied:
         """Keep this rank's layers, and make a module of each stage."""
@@ -263,8 +263,8 @@ class PipelineParallel(Parallelism, State):
         """Parameters that are in no layer are counted by the first rank of a pipeline."""
         if self.ranks.coordinates.pipeline == 0:
             return parameters
-        beside = set(map(id, self._unstaged))
-        return [parameter for parameter in parameters if id(parameter) not in beside]
+        unstaged = set(map(id, self._unstaged))
+        return [parameter for parameter in parameters if id(parameter) not in unstaged]
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         if self.runner.ran_by_schedule and "does not require grad" in str(error):
@@ -285,7 +285,7 @@ class PipelineParallel(Parallelism, State):
         """
         group, keep = self._cpu_group, self.ranks.is_first_of_stage
         rank = dist.get_rank(group)
-        found: dict[Any, Any] = {}
+        collected: dict[Any, Any] = {}
         for key, name in names.items():
             owner = self._owner(name) or 0
             box = [gather(items.get(key), keep) if rank == owner else None]
@@ -294,8 +294,8 @@ class PipelineParallel(Parallelism, State):
             elif keep and owner != 0 and rank == 0:
                 dist.recv_object_list(box, group=group, group_src=owner)
             if keep and rank == 0 and box[0] is not None:
-                found[key] = box[0]
-        return found
+                collected[key] = box[0]
+        return collected
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()

@@ -113,16 +113,16 @@ def _owners(num_ranks: int, stages_per_rank: int, v_shaped: bool) -> list[int]:
     return [*up, *reversed(up)] if v_shaped else [*up] * stages_per_rank
 
 
-def _validated(given: Any, num_layers: int, num_stages: int) -> list[int]:
-    counts = list(given) if isinstance(given, Sequence) else []
-    whole = all(isinstance(count, int) and count >= 1 for count in counts)
-    if whole and len(counts) == num_stages and sum(counts) == num_layers:
+def _validated(balance: Any, num_layers: int, num_stages: int) -> list[int]:
+    counts = list(balance) if isinstance(balance, Sequence) else []
+    are_counts = all(isinstance(count, int) and count >= 1 for count in counts)
+    if are_counts and len(counts) == num_stages and sum(counts) == num_layers:
         return counts
     # Rounded down at each boundary, so that they add up.
     stops = [num_layers * stage // num_stages for stage in range(num_stages + 1)]
     even = [stop - start for start, stop in pairwise(stops)]
     raise UserError(
-        f"strategy.balance={_written(given)}: must be {num_stages} numbers from 1 that add up to "
+        f"strategy.balance={_written(balance)}: must be {num_stages} numbers from 1 that add up to "
         f"{num_layers} layers, such as 'strategy.balance={_written(even)}', or auto"
     )
 
@@ -142,18 +142,18 @@ class Placement:
         self._rank = rank
         _check_shared_tensors([layers for layers, _ in stages])
         owner_of = {
-            id(held): owner
+            id(member): owner
             for layers, owner in stages
             for layer in layers.values()
-            for held in (*layer.modules(), *layer.parameters(), *layer.buffers())
+            for member in (*layer.modules(), *layer.parameters(), *layer.buffers())
         }
         # A tensor has a name for each place where it is used, or kept.
         named = (task.named_modules, task.named_parameters, task.named_buffers)
         self._owner = {
-            name: owner_of[id(held)]
+            name: owner_of[id(member)]
             for names in named
-            for name, held in names(remove_duplicate=False)
-            if id(held) in owner_of
+            for name, member in names(remove_duplicate=False)
+            if id(member) in owner_of
         }
 
     def free_others(self) -> None:
@@ -175,8 +175,8 @@ class Placement:
                 unset[parameter] = RemoteParameter(meta, parameter.requires_grad)
             for buffer in layer.buffers():
                 unset[buffer] = buffer.to("meta").as_subclass(Remote)
-        parts = {*self._task.modules(), *(part for each in others for part in each.modules())}
-        replace_tensors(parts, unset)
+        modules = {*self._task.modules(), *(module for each in others for module in each.modules())}
+        replace_tensors(modules, unset)
         vars(self._task)[DIVIDED] = True
 
     def owner(self, name: str) -> int | None:
@@ -212,7 +212,7 @@ class Stages(NamedTuple):
     def held(self) -> list[tuple[dict[str, nn.Module], int]]:
         """The layers of each stage, by name, and its rank in the pipeline."""
         named = list(self.network.layers.items())
-        of_stages = [dict(named[held.start : held.stop]) for held in self.partition.ranges]
+        of_stages = [dict(named[layers.start : layers.stop]) for layers in self.partition.ranges]
         return list(zip(of_stages, self.owner, strict=True))
 
     def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
@@ -270,7 +270,7 @@ def report_partition(
     for stage, held in enumerate(partition.ranges):
         names, parts = zip(*layers[held.start : held.stop], strict=True)
         span = f"{names[0]} … {names[-1]} ({len(names)})" if len(names) > 1 else names[0]
-        parameters = sum(p.numel() for part in parts for p in part.parameters())
+        parameters = sum(p.numel() for layer in parts for p in layer.parameters())
         share = partition.costs[stage] / sum(partition.costs)
         lines.append(
             f"  stage {stage}, rank {partition.owner[stage]}: {span}, {parameters:,} parameters, "

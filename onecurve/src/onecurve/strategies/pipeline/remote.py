@@ -126,22 +126,22 @@ def restore(task: nn.Module, device: torch.device) -> None:
     if not vars(task).pop(DIVIDED, False):
         return
     tensors = {**dict(task.named_parameters()), **dict(task.named_buffers())}
-    held = [name for name, tensor in tensors.items() if not isinstance(tensor, Remote)]
-    of_ranks = gather_objects(held, None)
-    found: dict[Tensor, Tensor] = {}
+    local = [name for name, tensor in tensors.items() if not isinstance(tensor, Remote)]
+    of_ranks = gather_objects(local, None)
+    restored: dict[Tensor, Tensor] = {}
     for name, tensor in tensors.items():
         holders = [rank for rank, names in enumerate(of_ranks) if name in names]
         if len(holders) == len(of_ranks):
             continue
         value = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-        if name in held:
+        if name in local:
             value.copy_(tensor)
         dist.broadcast(value, holders[0])
         if isinstance(tensor, RemoteParameter):
-            found[tensor] = nn.Parameter(value.cpu(), tensor.requires_grad)
-        elif name not in held:
-            found[tensor] = value.cpu()
-    replace_tensors(task.modules(), found)
+            restored[tensor] = nn.Parameter(value.cpu(), tensor.requires_grad)
+        elif name not in local:
+            restored[tensor] = value.cpu()
+    replace_tensors(task.modules(), restored)
 
 
 COMBINE = ("torch.optim.lbfgs.LBFGS", "timm.optim.lamb.Lamb", "prodigyopt.prodigy.Prodigy")

@@ -137,8 +137,8 @@ class Runner:
         if names := hooked(self.task):
             return f"{names[0]} has a hook (register_hook), which would see each micro-batch"
         trained = (path for path, p in self.task.named_parameters() if p.requires_grad)
-        if beside := [path for path in trained if not self.placed(path)]:
-            return f"{name} trains parameters beside its layers, such as {beside[0]}"
+        if unplaced := [path for path in trained if not self.placed(path)]:
+            return f"{name} trains parameters beside its layers, such as {unplaced[0]}"
         if self._prepared is None:
             return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
         return None

@@ -96,11 +96,11 @@ def _keep_apart(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> None:
         gradient = parameter.grad
         if gradient is None:
             continue
-        place = gradient.untyped_storage().data_ptr()
+        storage = gradient.untyped_storage().data_ptr()
         # One that was expanded lies in a single place.
-        if place in taken or 0 in gradient.stride():
+        if storage in taken or 0 in gradient.stride():
             parameter.grad = gradient.clone()
-        taken.add(place)
+        taken.add(storage)
 
 
 @dataclass(eq=False)
@@ -228,10 +228,10 @@ def split_targets(targets: Any, count: int, size: int) -> list[Any]:
     Targets are tensors whose first dimension is the batch, sequences with one entry per sample, and
     dictionaries, tuples and lists of these.
     """
-    part = size // count
+    rows = size // count
     leaves, structure = tree_flatten(targets, is_leaf=partial(_is_of_samples, size=size))
     return [
-        tree_unflatten([leaf[number * part : (number + 1) * part] for leaf in leaves], structure)
+        tree_unflatten([leaf[number * rows : (number + 1) * rows] for leaf in leaves], structure)
         for number in range(count)
     ]
 

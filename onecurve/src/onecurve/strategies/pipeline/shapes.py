@@ -153,7 +153,7 @@ def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[
         for parameter in layer.parameters():
             unset = torch.empty_like(parameter, device=device)
             copies[id(parameter)] = nn.Parameter(unset, parameter.requires_grad)
-        for value in (value for part in layer.modules() for value in vars(part).values()):
+        for value in (value for module in layer.modules() for value in vars(module).values()):
             if isinstance(value, torch.Generator):  # whose own copy is read from a tensor
                 copies[id(value)] = value.clone_state()
             elif isinstance(value, Tensor):  # such as a weight that is computed at each call

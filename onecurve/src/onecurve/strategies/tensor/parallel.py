@@ -90,65 +90,65 @@ class TensorParallel(Parallelism):
 
 
 def apply_plan(
-    module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, whole: bool = True
+    task: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, whole: bool = True
 ) -> None:
     """Shard the layers of a plan that `check_plan` has validated: in a pipeline, of one stage.
 
     Every rank of the mesh "tensor" calls this, with the same weights; `whole` if it is no stage.
     """
-    parts: dict[str, Any] = dict(module.named_modules(remove_duplicate=False))
+    modules: dict[str, Any] = dict(task.named_modules(remove_duplicate=False))
     entries: dict[str, _Entry] = {}
     sequences: dict[str, _Sequence] = {}
-    made: dict[nn.Parameter, nn.Parameter] = {}
+    shards: dict[nn.Parameter, nn.Parameter] = {}
     sharded: set[nn.Module] = set()
     # In this order a module comes before its submodules.
     for name, style in sorted(plan.items()):
-        part = parts[name]
+        module = modules[name]
         entry = next((each for outer, each in entries.items() if is_within(name, outer)), None)
-        if not holds_parameters(part):
-            share_counts(part, mesh.size())
-            entries[name] = _Entry(name, part, mesh, within(plan, name))
+        if not holds_parameters(module):
+            share_counts(module, mesh.size())
+            entries[name] = _Entry(name, module, mesh, within(plan, name))
             continue
-        sharded |= _shard(part, style, mesh, made)
-        if isinstance(part, nn.MultiheadAttention):
-            part.forward = partial(heads_forward, part, mesh)  # type: ignore[method-assign]
+        sharded |= _shard(module, style, mesh, shards)
+        if isinstance(module, nn.MultiheadAttention):
+            module.forward = partial(heads_forward, module, mesh)  # type: ignore[method-assign]
             # With a hook, nn.TransformerEncoderLayer does not bypass `forward` by its fast path.
-            part.register_forward_pre_hook(lambda *_: None)
-        elif isinstance(part, nn.Embedding):
-            part.forward = partial(_embedding, part, mesh)  # type: ignore[method-assign]
+            module.register_forward_pre_hook(lambda *_: None)
+        elif isinstance(module, nn.Embedding):
+            module.forward = partial(_embedding, module, mesh)  # type: ignore[method-assign]
         else:
-            outer, _, own = name.rpartition(".")
-            beside = within(plan, outer)
-            sections = sections_of(parts[outer], beside, own) if style == "fused" else None
-            is_paired = calls_as(parts[outer], nn.Sequential) and "rowwise" in beside.values()
+            outer, _, layer = name.rpartition(".")
+            siblings = within(plan, outer)
+            sections = sections_of(modules[outer], siblings, layer) if style == "fused" else None
+            is_paired = calls_as(modules[outer], nn.Sequential) and "rowwise" in siblings.values()
             if whole and entry is None and is_paired:
-                sequences[outer] = sequences.get(outer) or _Sequence(parts[outer])
+                sequences[outer] = sequences.get(outer) or _Sequence(modules[outer])
             sequence = sequences.get(outer)
-            part.forward = partial(_linear, part, style, sections or [], mesh, entry, sequence)
-    for name, part in parts.items():
+            module.forward = partial(_linear, module, style, sections or [], mesh, entry, sequence)
+    for name, module in modules.items():
         # Each rank uses an unsharded parameter in there for its part of the result only.
-        if part not in sharded and any(is_within(name, outer) for outer in entries):
-            part.forward = partial(_with_summed_gradients, part, part.forward, mesh)
+        if module not in sharded and any(is_within(name, outer) for outer in entries):
+            module.forward = partial(_with_summed_gradients, module, module.forward, mesh)
 
 
 def _shard(
-    part: nn.Module, style: str, mesh: DeviceMesh, made: dict[nn.Parameter, nn.Parameter]
+    module: nn.Module, style: str, mesh: DeviceMesh, shards: dict[nn.Parameter, nn.Parameter]
 ) -> set[nn.Module]:
     """Turn parameters into DTensors; one that is shared stays so. Returns the layers of them."""
     layers = set()
     for path, dim in STYLES[style].dims.items():
         holder, _, name = path.rpartition(".")
-        layer = part.get_submodule(holder)
+        layer = module.get_submodule(holder)
         layers.add(layer)
         full = getattr(layer, name, None)
         if full is None or isinstance(full, DTensor):
             continue
-        if full not in made:
-            place = [Shard(1 - dim if is_transposed(layer) and full.ndim > 1 else dim)]
-            own = distribute_tensor(full.detach(), mesh, place, src_data_rank=None)
+        if full not in shards:
+            placements = [Shard(1 - dim if is_transposed(layer) and full.ndim > 1 else dim)]
+            shard = distribute_tensor(full.detach(), mesh, placements, src_data_rank=None)
             # A copy, so that the memory of the full one is freed.
-            made[full] = nn.Parameter(own.clone(), full.requires_grad)
-        setattr(layer, name, made[full])
+            shards[full] = nn.Parameter(shard.clone(), full.requires_grad)
+        setattr(layer, name, shards[full])
     return layers
 
 
@@ -162,19 +162,19 @@ class _Entry:
     """
 
     def __init__(
-        self, name: str, part: nn.Module, mesh: DeviceMesh, styles: Mapping[str, str]
+        self, name: str, module: nn.Module, mesh: DeviceMesh, styles: Mapping[str, str]
     ) -> None:
         self.name = name
         self.mesh = mesh
-        layers = {part.get_submodule(path): style for path, style in styles.items() if path}
-        own = {weight for layer in layers for weight in layer.parameters()}
+        layers = {module.get_submodule(path): style for path, style in styles.items() if path}
+        weights = {weight for layer in layers for weight in layer.parameters()}
         self._widths: set[int] = set()
-        if own.issuperset(part.parameters()):
+        if weights.issuperset(module.parameters()):
             reading = [layer for layer, style in layers.items() if style != "rowwise"]
             self._widths = {in_features(layer) for layer in reading if is_linear(layer)}
         self._read: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
-        self._forward = part.forward
-        part.forward = self._entered
+        self._forward = module.forward
+        module.forward = self._entered
 
     def read(self, inputs: torch.Tensor) -> torch.Tensor:
         """The tensor that a sharded layer computes with, given its input."""
@@ -215,11 +215,11 @@ class _Entry:
 class _Sequence:
     """Which layers of an nn.Sequential run by themselves: a task may call some of them alone."""
 
-    def __init__(self, part: nn.Module) -> None:
+    def __init__(self, sequence: nn.Module) -> None:
         self._runs = False
         self._alone: dict[nn.Module, bool] = {}
-        part.register_forward_pre_hook(lambda *_: setattr(self, "_runs", True))
-        part.register_forward_hook(lambda *_: setattr(self, "_runs", False), always_call=True)
+        sequence.register_forward_pre_hook(lambda *_: setattr(self, "_runs", True))
+        sequence.register_forward_hook(lambda *_: setattr(self, "_runs", False), always_call=True)
 
     def is_alone(self, layer: nn.Module) -> bool:
         if not is_in_backward():  # where activation checkpointing recomputes the layer
@@ -259,21 +259,21 @@ def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: torch.Tensor) -> 
     padding = layer.padding_idx
     if padding is not None:
         padding = padding - first if first <= padding < first + len(weight) else None
-    found = F.embedding((indices - first).masked_fill(is_elsewhere, 0), weight, padding)
-    return full_sum(found.masked_fill(is_elsewhere.unsqueeze(-1), 0), mesh)
+    outputs = F.embedding((indices - first).masked_fill(is_elsewhere, 0), weight, padding)
+    return full_sum(outputs.masked_fill(is_elsewhere.unsqueeze(-1), 0), mesh)
 
 
 def _with_summed_gradients(
     layer: nn.Module, forward: Callable[..., Any], mesh: DeviceMesh, *inputs: Any, **options: Any
 ) -> Any:
-    own = {
+    parameters = {
         name: parameter
         for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
         if parameter.requires_grad and not isinstance(parameter, DTensor)
     }
-    if not own or not torch.is_grad_enabled():
+    if not parameters or not torch.is_grad_enabled():
         return forward(*inputs, **options)
-    used = {name: entered(parameter, mesh) for name, parameter in own.items()}
+    used = {name: entered(parameter, mesh) for name, parameter in parameters.items()}
     with parameters_replaced(layer, used):
         return forward(*inputs, **options)
 

@@ -75,55 +75,55 @@ def find_plan(
     Returns:
         The style of each module by its full dotted name.
     """
-    parts = dict(module.named_modules(remove_duplicate=False))
+    named = dict(module.named_modules(remove_duplicate=False))
     if isinstance(given, Mapping):
-        plan = _fitting(parts, "", given, "strategy.plan")
+        plan = _fitting(named, "", given, "strategy.plan")
     else:
-        found, plan = _with_own_plan(parts), {}
-        for name in found:
-            own: Any = parts[name]
-            plan |= _fitting(parts, name, own.tensor_plan(), f"{type(own).__name__}.tensor_plan()")
-        plan = InferredPlan(module, [*layers], found, plan, size).plan
-    held = {
+        roots, plan = _with_own_plan(named), {}
+        for name in roots:
+            top: Any = named[name]
+            plan |= _fitting(named, name, top.tensor_plan(), f"{type(top).__name__}.tensor_plan()")
+        plan = InferredPlan(module, [*layers], roots, plan, size).plan
+    styles = {
         name: style
-        for name, style in _with_children(parts, plan).items()
+        for name, style in _with_children(named, plan).items()
         if any(is_within(name, layer) for layer in layers)
     }
-    return {name: held[name] for name in parts if name in held}
+    return {name: styles[name] for name in named if name in styles}
 
 
-def _with_own_plan(parts: Mapping[str, nn.Module]) -> list[str]:
-    found: list[str] = []
-    for name, part in parts.items():
-        has_plan = callable(getattr(part, "tensor_plan", None))
-        if has_plan and not any(is_within(name, outer) for outer in found):
-            found.append(name)
-    return found
+def _with_own_plan(modules: Mapping[str, nn.Module]) -> list[str]:
+    names: list[str] = []
+    for name, module in modules.items():
+        has_plan = callable(getattr(module, "tensor_plan", None))
+        if has_plan and not any(is_within(name, outer) for outer in names):
+            names.append(name)
+    return names
 
 
 def _fitting(
-    parts: Mapping[str, nn.Module], outer: str, globs: Mapping[str, str], key: str
+    modules: Mapping[str, nn.Module], outer: str, globs: Mapping[str, str], key: str
 ) -> dict[str, str]:
     """The styles of the modules within `outer` that the globs match."""
-    within = {name[len(outer) :].lstrip("."): name for name in parts if is_within(name, outer)}
+    within = {name[len(outer) :].lstrip("."): name for name in modules if is_within(name, outer)}
     plan: dict[str, str] = {}
     for glob, style in globs.items():
         if style not in STYLES:
             raise UserError(f"{key}: {glob}={style} is not a style; use one of {', '.join(STYLES)}")
-        fit = [
+        matches = [
             name
             for short, name in within.items()
             if fnmatchcase(short, glob) or (not outer and fnmatchcase(_of_network(short), glob))
         ]
-        if not fit:
-            names = [name for name, each in within.items() if holds_parameters(parts[each])]
+        if not matches:
+            names = [name for name, each in within.items() if holds_parameters(modules[each])]
             near = difflib.get_close_matches(glob, [*names, *map(_of_network, names)], 1, 0.0)
             raise UserError(
                 f"{key}: {glob} matches no module; use names such as "
                 f"{(near or ['those of the network'])[0]}, where * matches anything, or "
                 "strategy.plan=auto"
             )
-        plan |= dict.fromkeys(fit, style)
+        plan |= dict.fromkeys(matches, style)
     return plan
 
 
@@ -131,13 +131,13 @@ def _of_network(name: str) -> str:
     return name.partition(".")[2]
 
 
-def _with_children(parts: Mapping[str, nn.Module], plan: Mapping[str, str]) -> dict[str, str]:
+def _with_children(modules: Mapping[str, nn.Module], plan: Mapping[str, str]) -> dict[str, str]:
     """Add the Linear layers of modules whose heads or hidden units are shared to a plan."""
     full = dict(plan)
     for name, style in plan.items():
-        if is_divided(parts[name], style):
-            for child, own in styles_within(parts[name]).items():
-                full.setdefault(f"{name}.{child}".lstrip("."), own)
+        if is_divided(modules[name], style):
+            for child, child_style in styles_within(modules[name]).items():
+                full.setdefault(f"{name}.{child}".lstrip("."), child_style)
     return full
 
 
@@ -148,7 +148,7 @@ def check_plan(
     key: str = "strategy=tensor",
 ) -> None:
     """Reject a plan that cannot shard the module over `size` ranks."""
-    parts = dict(module.named_modules(remove_duplicate=False))
+    modules = dict(module.named_modules(remove_duplicate=False))
     if not plan:
         raise UserError(
             f"{key}: nothing to shard in {type(module).__name__}: it has no Linear layer, used "
@@ -156,15 +156,15 @@ def check_plan(
             "styles in strategy.plan, such as vocab to an embedding, or use strategy=fsdp"
         )
     for name, style in plan.items():
-        check_one(name, parts[name], style, size, key, within(plan, name))
+        check_one(name, modules[name], style, size, key, within(plan, name))
         if style == "fused":
-            _check_fused(name, parts, plan, size, key)
+            _check_fused(name, modules, plan, size, key)
     _check_ties(module, plan, key)
 
 
 def check_one(
     name: str,
-    part: nn.Module,
+    module: nn.Module,
     style: str,
     size: int,
     key: str,
@@ -174,30 +174,30 @@ def check_one(
 
     Its submodules have these styles, by path, or else those of its family.
     """
-    if is_divided(part, style):
-        heads = heads_of(part, styles) if style == "heads" else None
+    if is_divided(module, style):
+        heads = heads_of(module, styles) if style == "heads" else None
         if heads is not None:
             _check_divides(name, heads, "heads", size, key)
         return
     fits, needs_all = STYLES[style].fits, ""
-    kind = "Linear" if is_linear(part) else _kind(part)
+    kind = "Linear" if is_linear(module) else _kind(module)
     if kind not in fits.split():
         raise UserError(
-            f"strategy.plan: {name} is {type(part).__name__}, and {style} is for {fits}"
+            f"strategy.plan: {name} is {type(module).__name__}, and {style} is for {fits}"
             + (" or for a module that holds some Linear layers" if style == "heads" else "")
             + "; leave it out, or use strategy.plan=auto"
         )
-    if isinstance(part, nn.MultiheadAttention):
-        number, what = part.num_heads, "heads"
-        if not is_plain(part):
+    if isinstance(module, nn.MultiheadAttention):
+        number, what = module.num_heads, "heads"
+        if not is_plain(module):
             needs_all = "keys or values of its own (kdim, vdim, add_bias_kv, add_zero_attn)"
-    elif isinstance(part, nn.Embedding):
-        number, what = part.num_embeddings, "entries"
-        if part.max_norm is not None or part.scale_grad_by_freq or part.sparse:
+    elif isinstance(module, nn.Embedding):
+        number, what = module.num_embeddings, "entries"
+        if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
             needs_all = "max_norm, scale_grad_by_freq or sparse"
-    elif is_linear(part):
+    elif is_linear(module):
         reads = style == "rowwise"
-        number = in_features(part) if reads else out_features(part)
+        number = in_features(module) if reads else out_features(module)
         what = "input features" if reads else "output features"
     if needs_all:
         raise UserError(
@@ -208,10 +208,10 @@ def check_one(
 
 
 def _check_fused(
-    name: str, parts: Mapping[str, nn.Module], plan: Mapping[str, str], size: int, key: str
+    name: str, modules: Mapping[str, nn.Module], plan: Mapping[str, str], size: int, key: str
 ) -> None:
-    outer, _, own = name.rpartition(".")
-    sections = sections_of(parts[outer], within(plan, outer), own)
+    outer, _, layer = name.rpartition(".")
+    sections = sections_of(modules[outer], within(plan, outer), layer)
     if sections is None:
         raise UserError(
             f"strategy.plan: {name} is fused, which is for one projection of queries, keys and "
@@ -223,9 +223,9 @@ def _check_fused(
         _check_divides(name, number, "features of one section", size, key)
 
 
-def _kind(part: nn.Module) -> str:
+def _kind(module: nn.Module) -> str:
     kinds = (nn.Embedding, nn.MultiheadAttention)
-    return next((kind.__name__ for kind in kinds if calls_as(part, kind)), "")
+    return next((kind.__name__ for kind in kinds if calls_as(module, kind)), "")
 
 
 def _check_divides(name: str, number: int, what: str, size: int, key: str) -> None:
@@ -292,6 +292,6 @@ def sharded_parameters(module: nn.Module, plan: Mapping[str, str]) -> int:
     return sum(sharded.values())
 
 
-def _drops(part: nn.Module) -> bool:
-    rate = part.p if isinstance(part, nn.Dropout) else getattr(part, "dropout", None)
+def _drops(layer: nn.Module) -> bool:
+    rate = layer.p if isinstance(layer, nn.Dropout) else getattr(layer, "dropout", None)
     return isinstance(rate, float) and rate > 0

@@ -51,13 +51,13 @@ def own_rows(
         mesh: The ranks, on a one-dimensional mesh.
     """
     # The bias becomes one more column, so that one message is enough.
-    held = weight if bias is None else torch.cat([weight, bias.unsqueeze(1)], 1)
+    shard = weight if bias is None else torch.cat([weight, bias.unsqueeze(1)], 1)
     rank, ranks = mesh.get_local_rank(), range(mesh.size())
     sent = [[*_overlaps(sections, mesh.size(), rank, user)] for user in ranks]
     got = [[*_overlaps(sections, mesh.size(), holder, rank)] for holder in ranks]
     rows: Tensor = _Exchange.apply(
         mesh.get_group(),
-        torch.cat([held[start:stop] for overlaps in sent for start, stop in overlaps]),
+        torch.cat([shard[start:stop] for overlaps in sent for start, stop in overlaps]),
         [sum(stop - start for start, stop in overlaps) for overlaps in got],
         [sum(stop - start for start, stop in overlaps) for overlaps in sent],
     )
@@ -68,11 +68,11 @@ def _overlaps(
     sections: Sequence[int], size: int, holder: int, user: int
 ) -> Iterator[tuple[int, int]]:
     """The row ranges that rank `user` uses, within the rows that rank `holder` holds."""
-    held = sum(sections) // size
-    first = -holder * held
+    rows = sum(sections) // size
+    first = -holder * rows
     for length in sections:
         used = length // size
-        start, stop = max(first + user * used, 0), min(first + (user + 1) * used, held)
+        start, stop = max(first + user * used, 0), min(first + (user + 1) * used, rows)
         if start < stop:
             yield start, stop
         first += length
@@ -84,16 +84,16 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, group: Any, sent: Tensor, got: list[int], given: list[int]) -> Tensor:
         ctx.arguments = group, given, got
-        made = sent.new_empty((sum(got), *sent.shape[1:]))
-        dist.all_to_all_single(made, sent, got, given, group)
-        return made
+        received = sent.new_empty((sum(got), *sent.shape[1:]))
+        dist.all_to_all_single(received, sent, got, given, group)
+        return received
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         group, got, given = ctx.arguments
-        made = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(made, gradient.contiguous(), got, given, group)
-        return None, made, None, None
+        returned = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(returned, gradient.contiguous(), got, given, group)
+        return None, returned, None, None
 
 
 def heads_forward(
@@ -117,8 +117,8 @@ def heads_forward(
         inputs = [tensor.unsqueeze(0) for tensor in inputs]
     elif not layer.batch_first:
         inputs = [tensor.transpose(0, 1) for tensor in inputs]
-    held = local(layer.in_proj_weight), local(layer.in_proj_bias)
-    weight, bias = own_rows(*held, [layer.embed_dim] * 3, mesh)
+    shards = local(layer.in_proj_weight), local(layer.in_proj_bias)
+    weight, bias = own_rows(*shards, [layer.embed_dim] * 3, mesh)
     biases = [None] * 3 if bias is None else bias.chunk(3)
     q, k, v = (
         F.linear(*of).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
@@ -138,18 +138,18 @@ def heads_forward(
         mask = None if causal else mask
         seen = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
     out = layer.out_proj
-    made = F.linear(seen.transpose(1, 2).flatten(2), local(out.weight), summand(mesh, out.bias))
+    outputs = F.linear(seen.transpose(1, 2).flatten(2), local(out.weight), summand(mesh, out.bias))
     if not batched:
-        made = made.squeeze(0)
+        outputs = outputs.squeeze(0)
     elif not layer.batch_first:
-        made = made.transpose(0, 1)
-    made = full_sum(made, mesh)
+        outputs = outputs.transpose(0, 1)
+    outputs = full_sum(outputs, mesh)
     if seen_by is None:
-        return made, None
+        return outputs, None
     if not average_attn_weights:
         raise NotImplementedError("attention weights per head, when ranks share the heads")
     mean = full_sum(seen_by.sum(1) / layer.num_heads, mesh)
-    return made, mean if batched else mean.squeeze(0)
+    return outputs, mean if batched else mean.squeeze(0)
 
 
 def local(parameter: Any) -> Any:

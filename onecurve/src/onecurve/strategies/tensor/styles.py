@@ -143,13 +143,13 @@ def plan_of_transformers(module: nn.Module) -> dict[str, str]:
     """
     globs = getattr(getattr(module, "config", None), "base_model_tp_plan", None) or {}
     styles: dict[str, str] = {}
-    for name, part in module.named_modules():
+    for name, submodule in module.named_modules():
         style = next((style for glob, style in globs.items() if fnmatchcase(name, glob)), None)
-        if is_linear(part) and style in OF_TRANSFORMERS:
+        if is_linear(submodule) and style in OF_TRANSFORMERS:
             styles[name] = OF_TRANSFORMERS[style]
     for outer in {name.rpartition(".")[0] for name, style in styles.items() if style == "rowwise"}:
-        part, inner = module.get_submodule(outer), within(styles, outer)
-        if heads_of(part, inner | {"": "heads"}):
+        submodule, inner = module.get_submodule(outer), within(styles, outer)
+        if heads_of(submodule, inner | {"": "heads"}):
             styles[outer] = "heads"
         elif [*inner.values()].count("colwise") > 1:
             styles[outer] = "colwise"
@@ -160,9 +160,9 @@ def linears(module: nn.Module) -> dict[str, nn.Linear]:
     """The Linear layers among a module's children."""
     children: Iterable[tuple[str, Any]] = module.named_children()
     return {
-        name: part
-        for name, part in children
-        if is_linear(part) and (type(part) is nn.Linear or is_transposed(part))
+        name: child
+        for name, child in children
+        if is_linear(child) and (type(child) is nn.Linear or is_transposed(child))
     }
 
 
@@ -180,30 +180,30 @@ def within(plan: Mapping[str, str], outer: str) -> dict[str, str]:
     }
 
 
-def is_linear(part: Any) -> TypeGuard[nn.Linear]:
+def is_linear(module: Any) -> TypeGuard[nn.Linear]:
     """Whether a module computes as nn.Linear, or Conv1D of transformers, with its own weight.
 
     None whose weight is computed from other parameters, as by ``weight_norm``.
     """
-    computes = calls_as(part, nn.Linear) or is_transposed(part)
-    return computes and "weight" in dict(part.named_parameters(recurse=False))
+    computes = calls_as(module, nn.Linear) or is_transposed(module)
+    return computes and "weight" in dict(module.named_parameters(recurse=False))
 
 
-def calls_as(part: Any, kind: type[nn.Module]) -> bool:
+def calls_as(module: Any, kind: type[nn.Module]) -> bool:
     """Whether a module is of a class, and none of a subclass with a `forward` of its own."""
-    return isinstance(part, kind) and type(part).forward is kind.forward
+    return isinstance(module, kind) and type(module).forward is kind.forward
 
 
-def is_transposed(part: Any) -> bool:
+def is_transposed(module: Any) -> bool:
     """Whether a module's weight is (in, out)."""
-    kind = type(part)
+    kind = type(module)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 
 
-def holds_parameters(part: nn.Module) -> bool:
+def holds_parameters(module: nn.Module) -> bool:
     """Whether a style applies to the module's own parameters, not to those of its submodules."""
-    return is_linear(part) or any(
-        calls_as(part, kind) for kind in (nn.Embedding, nn.MultiheadAttention)
+    return is_linear(module) or any(
+        calls_as(module, kind) for kind in (nn.Embedding, nn.MultiheadAttention)
     )
 
 
@@ -212,14 +212,14 @@ def is_divided(part: nn.Module, style: str) -> bool:
     return not holds_parameters(part) and style in ("heads", "colwise") and len(linears(part)) > 1
 
 
-def out_features(part: nn.Linear) -> int:
+def out_features(layer: nn.Linear) -> int:
     """Like the attribute, which Conv1D does not have."""
-    return int(part.weight.shape[1 if is_transposed(part) else 0])
+    return int(layer.weight.shape[1 if is_transposed(layer) else 0])
 
 
-def in_features(part: nn.Linear) -> int:
+def in_features(layer: nn.Linear) -> int:
     """Like the attribute, which Conv1D does not have."""
-    return int(part.weight.shape[0 if is_transposed(part) else 1])
+    return int(layer.weight.shape[0 if is_transposed(layer) else 1])
 
 
 ELEMENTWISE = (
@@ -258,38 +258,38 @@ class InferredPlan:
         # A weight that is used in two places cannot be sharded for one of them.
         self.tied = {weight for weight, number in uses.items() if number > 1}
         self.layers = layers
-        parts = dict(module.named_modules())
-        for name, part in parts.items():
-            self._add_plan_of_transformers(name, part)
+        modules = dict(module.named_modules())
+        for name, submodule in modules.items():
+            self._add_plan_of_transformers(name, submodule)
         self._add_known("", module)
         if not self.plan:
-            for name, part in parts.items():
-                self._add_single_linear(name, part)
+            for name, submodule in modules.items():
+                self._add_single_linear(name, submodule)
 
-    def _may_shard(self, name: str, part: nn.Module) -> bool:
+    def _may_shard(self, name: str, module: nn.Module) -> bool:
         if self._has_own_plan(name):
             return False
-        return not any(id(weight) in self.tied for weight in part.parameters())
+        return not any(id(weight) in self.tied for weight in module.parameters())
 
     def _has_own_plan(self, name: str) -> bool:
         return any(is_within(name, outer) for outer in self.with_own_plan)
 
-    def _add_plan_of_transformers(self, name: str, part: nn.Module) -> None:
-        for path, style in plan_of_transformers(part).items():
+    def _add_plan_of_transformers(self, name: str, module: nn.Module) -> None:
+        for path, style in plan_of_transformers(module).items():
             full_name = _in(name, path)
-            if self._may_shard(full_name, part.get_submodule(path)):
+            if self._may_shard(full_name, module.get_submodule(path)):
                 self.plan.setdefault(full_name, style)
 
-    def _add_known(self, name: str, part: nn.Module) -> None:
+    def _add_known(self, name: str, module: nn.Module) -> None:
         if name in self.plan or self._has_own_plan(name):
             return
-        styles = _styles_of(part)
-        if styles and self._may_shard(name, part):
+        styles = _styles_of(module)
+        if styles and self._may_shard(name, module):
             self.plan |= {_in(name, path): style for path, style in styles.items()}
-        if calls_as(part, nn.Sequential):
-            self._pair((_in(name, child), layer) for child, layer in part.named_children())
+        if calls_as(module, nn.Sequential):
+            self._pair((_in(name, child), layer) for child, layer in module.named_children())
         if name not in self.plan:
-            for child, layer in part.named_children():
+            for child, layer in module.named_children():
                 self._add_known(_in(name, child), layer)
 
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
@@ -309,21 +309,21 @@ class InferredPlan:
         if waiting is not None:
             self._add_single_linear(*waiting)
 
-    def _add_single_linear(self, name: str, part: Any) -> None:
-        is_free = type(part) is nn.Linear and is_linear(part) and self._may_shard(name, part)
+    def _add_single_linear(self, name: str, layer: Any) -> None:
+        is_free = type(layer) is nn.Linear and is_linear(layer) and self._may_shard(name, layer)
         # A number of outputs that does not divide, such as classes, is left unsharded.
-        if is_free and out_features(part) % (self.size or 1) == 0:
+        if is_free and out_features(layer) % (self.size or 1) == 0:
             self.plan[name] = "colwise_gather"
 
 
-def _styles_of(part: nn.Module) -> dict[str, str]:
+def _styles_of(module: nn.Module) -> dict[str, str]:
     """The styles within a module of a known class; none for others."""
-    if isinstance(part, nn.MultiheadAttention):
-        return {"": "heads"} if is_plain(part) else {}
-    if calls_as(part, nn.TransformerEncoderLayer) or calls_as(part, nn.TransformerDecoderLayer):
+    if isinstance(module, nn.MultiheadAttention):
+        return {"": "heads"} if is_plain(module) else {}
+    if calls_as(module, nn.TransformerEncoderLayer) or calls_as(module, nn.TransformerDecoderLayer):
         styles = {"linear1": "colwise", "linear2": "rowwise"}
-        return styles if styles.keys() <= linears(part).keys() else {}  # not those of LoRA
-    return known_styles(part)
+        return styles if styles.keys() <= linears(module).keys() else {}  # not those of LoRA
+    return known_styles(module)
 
 
 def is_plain(layer: nn.MultiheadAttention) -> bool:
