@@ -14,12 +14,7 @@ import torch
 import warm_ranks
 from several_fits import Saves, Small, data, quiet_trainer
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import (
-    CosineAnnealingLR,
-    LinearLR,
-    OneCycleLR,
-    SequentialLR,
-)
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, SequentialLR
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import CatMetric, MaxMetric, MeanMetric
 
