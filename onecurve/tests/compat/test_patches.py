@@ -30,11 +30,6 @@ def replaced_by_fits(strategies: list[Any]) -> list[str]:
     return [name for name in NAMES if resolve_name(name) != before[name]]
 
 
-def test_there_are_at_most_twelve() -> None:
-    assert len(PATCHES) <= 12
-    assert all(all(patch) for patch in PATCHES.values())
-
-
 def test_all_are_undone_after_a_fit() -> None:
     strategies = [onecurve.DDP(), onecurve.FSDP(), onecurve.Tensor(), onecurve.Pipeline()]
     assert warm_ranks.run(replaced_by_fits, strategies) == []
