@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROUNDING, largest_difference
-from several_fits import LIGHTNING, Case, alone, fits, quiet_trainer
+from several_fits import LIGHTNING, Case, alone, fits
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 from zoo import data, tasks
 
@@ -100,27 +100,9 @@ def test_ranks_train_as_one_process() -> None:
         assert largest_difference(*curves) <= ROUNDING, name
 
 
-def part_of(loader: Any, rank: int, ranks: int, training: bool = True) -> Any:
+def part_of(loader: Any, rank: int, ranks: int) -> Any:
     """What a rank gets of a loader."""
-    return shared_loader(loader, rank, ranks, RankStream(rank), 0, training)
-
-
-def test_a_loader_that_has_ended_counts_no_samples() -> None:
-    loaders = data.two_at_once()
-    for _ in ("a fit", "another one of the same loaders"):
-        trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
-        trainer.fit(tasks.TwoLoaders(), loaders)
-        assert trainer.strategy.samples_seen == 16  # type: ignore[attr-defined]
-
-
-def test_attributes_are_those_of_the_users_loader() -> None:
-    loader = DataLoader(data.pairs(10), 4)
-    part = part_of(loader, 0, 2)
-    assert part.sampler is loader.sampler
-    part.worker_init_fn = print
-    assert loader.worker_init_fn is print
-    part.batch_sampler.batch_size = 5
-    assert [len(inputs) for inputs, _ in part] == [3, 3]
+    return shared_loader(loader, rank, ranks, RankStream(rank), 0, True)
 
 
 class Own(DataLoader[Any]):
@@ -128,23 +110,10 @@ class Own(DataLoader[Any]):
         return iter(())
 
 
-class Whole(IterableDataset[Any]):
-    """Yields one batch."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield {"nodes": torch.eye(4), "near": torch.eye(4).to_sparse()}
-
-
-@pytest.mark.parametrize(
-    ("loader", "line"),
-    [
-        (Own(range(10), 4), r"Own .* 2 ranks cannot share .*; .*strategy=Single"),  # type: ignore[arg-type]
-        (DataLoader(Whole(), None), r"Whole yields full batches .* only dense .* let it yield sam"),
-    ],
-)
-def test_what_ranks_cannot_share_is_rejected(loader: Any, line: str) -> None:
+def test_a_loader_that_ranks_cannot_share_is_rejected() -> None:
+    loader = Own(range(10), 4)  # type: ignore[arg-type]
     list(part_of(loader, 0, 1))
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(UserError, match=r"Own .* 2 ranks cannot share .*; .*strategy=Single"):
         next(iter(part_of(loader, 0, 2)))
 
 

@@ -148,18 +148,6 @@ def test_more_gradients_to_a_step_from_epoch_to_epoch(train: Cli) -> None:
     assert column(whole.run, "lr-AdamW")[-1] < 0.01 * column(whole.run, "lr-AdamW")[0]
 
 
-def test_a_schedule_that_waits_looks_when_there_is_a_validation(train: Cli) -> None:
-    """Whose metric does not improve: it falls after the second validation, of epoch 4."""
-    outcome = train(
-        "callbacks=[lr_monitor]", scripted("val/script", 1), "monitor=val/script",
-        "scheduler=plateau", "scheduler.patience=0", "trainer.check_val_every_n_epoch=2",
-        "trainer.max_epochs=5", "test=false",
-    )  # fmt: skip
-    rates = column(outcome.run, "lr-AdamW")
-    assert rates[:4] == [rates[0]] * 4
-    assert rates[4:] == [pytest.approx(rates[0] / 10)]
-
-
 def test_throughput_is_logged_and_summed_up(train: Cli) -> None:
     outcome = train(
         "callbacks=[checkpoint,throughput,device_stats]", "callbacks.throughput.every_n_steps=5",
