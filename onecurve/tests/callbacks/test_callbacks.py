@@ -62,8 +62,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     flat = re.sub(r"\s+", " ", text)
     for name in ("train/loss: 0", "val/loss: 0", "val/acc: 0", "a[b]: 7.000", "left: 0:00:0"):
         assert name in flat, name
-    speeds = re.findall(r"samples/s: ([\d,]+)", flat)
-    assert max(float(speed.replace(",", "")) for speed in speeds) > 0
+    assert re.search(r"samples/s: [1-9]", flat)
     assert "11/11" in text
     assert "Training finished" in text
 
@@ -216,9 +215,7 @@ def test_every_callback_under_every_strategy(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    "name", one_of_a_kind(["single", "pipeline", "shard x tensor"], kept=["single"])
-)
+@pytest.mark.parametrize("name", one_of_a_kind(["single", "pipeline"], kept=["single"]))
 def test_a_learning_rate_is_suggested(train: Cli, name: str) -> None:
     """Afterwards the run is the one without, as if nothing had been tried."""
     options = (*ALL[name], *SHORT, FLOAT64)
