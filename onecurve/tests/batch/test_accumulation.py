@@ -53,11 +53,3 @@ def test_accumulated_batches_make_the_step_of_one() -> None:
             whole = trained(task, made(), "auto")
             assert largest_difference(whole, single[name]) <= ROUNDING
             assert largest_difference(whole, ranks[name]) <= ROUNDING
-
-
-def test_a_batch_that_is_skipped_does_not_count_among_those_accumulated() -> None:
-    with unchanged_environment(LIGHTNING):
-        last_of_four = partial(tasks.Skips, 3), data.NoLoader(4, 4, 4, 4, 5)
-        found = trained(*last_of_four, onecurve.Single(), accumulated=4)
-        expected = trained(partial(tasks.Skips, 1), data.NoLoader(12, 4, 5), onecurve.Single())
-    assert largest_difference(expected, found) <= ROUNDING

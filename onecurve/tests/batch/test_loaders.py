@@ -4,7 +4,6 @@ Most loaders and streams are in rows of tests/parity/cases.py; here are those th
 or draw in ways of their own.
 """
 
-import random
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,17 +12,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROUNDING, largest_difference
-from several_fits import LIGHTNING, Case, alone, fits, quiet_trainer
+from several_fits import LIGHTNING, Case, alone, fits
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    Sampler,
-    Subset,
-    WeightedRandomSampler,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 from zoo import data, tasks
 
@@ -35,28 +26,6 @@ from onecurve.batch.seeded import set_epoch
 from onecurve.errors import UserError
 from onecurve.machine import unchanged_environment
 from onecurve.testing import assert_parity
-
-
-class Lazy(Sampler[int]):
-    """Draws one number after the other, with every generator that there is."""
-
-    def __len__(self) -> int:
-        return 21
-
-    def __iter__(self) -> Iterator[int]:
-        for _ in range(21):
-            yield (int(torch.randint(10, ())) + random.randrange(10) + np.random.randint(10)) % 21
-
-
-class OfTwoLengths(tasks.TwoLoaders):
-    """The shorter one starts again in an order that follows on what has been drawn."""
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        torch.rand(())
-
-
-def of_two_lengths() -> dict[str, DataLoader[Any]]:
-    return {"a": DataLoader(data.pairs(20), 4), "b": DataLoader(data.pairs(8), 4, shuffle=True)}
 
 
 class Parts(data.Stream):
@@ -84,7 +53,6 @@ STAY: Any = {"num_workers": 1, "persistent_workers": True}
 # Five batches an epoch, the last one smaller than the ranks.
 LOADERS: dict[str, Any] = {
     "a subclass": partial(type("Mine", (DataLoader,), {}), PAIRS, 5, shuffle=True),
-    "a lazy sampler": lambda: DataLoader(PAIRS, 5, sampler=Lazy()),
     "a sampler that is told the epoch": lambda: DataLoader(
         PAIRS, 5, sampler=DistributedSampler(PAIRS, 1, 0), num_workers=1
     ),
@@ -97,26 +65,24 @@ LOADERS: dict[str, Any] = {
     "a stream in parts": partial(
         DataLoader, Parts(), 5, num_workers=2, worker_init_fn=set_start, drop_last=True
     ),
-    "two lengths": of_two_lengths,
     "torchdata, a stream with a state": partial(of_torchdata, data.StatefulEpochs(), num_workers=2),
 }
 
 
 CASES: dict[str, Case] = {
-    name: (OfTwoLengths if name == "two lengths" else tasks.Plain, onecurve.DDP(), {"data": made})
-    for name, made in LOADERS.items()
+    name: (tasks.Plain, onecurve.DDP(), {"data": made}) for name, made in LOADERS.items()
 }
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", LOADERS)
 def test_a_run_trains_and_resumes_as_a_plain_trainer(name: str) -> None:
     """It resumes after the second batch of the second epoch."""
     if "torchdata" in name:
         pytest.importorskip("torchdata.stateful_dataloader")
     with unchanged_environment(LIGHTNING):
         assert_parity(
-            CASES[name][0], LOADERS[name], strategy=onecurve.Single(), accelerator="cpu", steps=10
+            tasks.Plain, LOADERS[name], strategy=onecurve.Single(), accelerator="cpu", steps=10
         )
 
 
@@ -134,30 +100,9 @@ def test_ranks_train_as_one_process() -> None:
         assert largest_difference(*curves) <= ROUNDING, name
 
 
-def part_of(loader: Any, rank: int, ranks: int, training: bool = True) -> Any:
+def part_of(loader: Any, rank: int, ranks: int) -> Any:
     """What a rank gets of a loader."""
-    return shared_loader(loader, rank, ranks, RankStream(rank), 0, training)
-
-
-def test_a_loader_that_has_ended_counts_no_samples() -> None:
-    loaders = data.two_at_once()
-    for _ in ("a fit", "another one of the same loaders"):
-        trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
-        trainer.fit(tasks.TwoLoaders(), loaders)
-        assert trainer.strategy.samples_seen == 16  # type: ignore[attr-defined]
-
-
-def test_attributes_are_those_of_the_users_loader() -> None:
-    loader = DataLoader(PAIRS, 4, sampler=WeightedRandomSampler([1.0] * 10, 10))
-    loader.note = "mine"  # type: ignore[attr-defined]
-    part = part_of(loader, 0, 2)
-    assert (part.note, part.batch_size) == ("mine", 4)
-    assert part.sampler is loader.sampler
-    assert part.batch_sampler is loader.batch_sampler
-    part.worker_init_fn = print
-    assert loader.worker_init_fn is print
-    part.batch_sampler.batch_size = 5
-    assert [len(inputs) for inputs, _ in part] == [3, 3]
+    return shared_loader(loader, rank, ranks, RankStream(rank), 0, True)
 
 
 class Own(DataLoader[Any]):
@@ -165,23 +110,10 @@ class Own(DataLoader[Any]):
         return iter(())
 
 
-class Whole(IterableDataset[Any]):
-    """Yields one batch."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield {"nodes": torch.eye(4), "near": torch.eye(4).to_sparse()}
-
-
-@pytest.mark.parametrize(
-    ("loader", "line"),
-    [
-        (Own(range(10), 4), r"Own .* 2 ranks cannot share .*; .*strategy=Single"),  # type: ignore[arg-type]
-        (DataLoader(Whole(), None), r"Whole yields full batches .* only dense .* let it yield sam"),
-    ],
-)
-def test_what_ranks_cannot_share_is_rejected(loader: Any, line: str) -> None:
+def test_a_loader_that_ranks_cannot_share_is_rejected() -> None:
+    loader = Own(range(10), 4)  # type: ignore[arg-type]
     list(part_of(loader, 0, 1))
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(UserError, match=r"Own .* 2 ranks cannot share .*; .*strategy=Single"):
         next(iter(part_of(loader, 0, 2)))
 
 

@@ -20,16 +20,10 @@ from conftest import (
     largest_difference,
     one_of_a_kind,
 )
-from lightning.pytorch import Callback, LightningDataModule
-from lightning.pytorch.callbacks import BatchSizeFinder
+from lightning.pytorch import Callback
 from PIL import Image
 from processes import Command, in_terminal
 from scripted import scripted
-from several_fits import Losses, Small, data, quiet_trainer
-from small.task import Classification
-from torch.utils.data import DataLoader
-
-from onecurve import Single
 
 
 def test_a_long_epoch_gets_lines_in_between(train: Cli) -> None:
@@ -68,8 +62,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     flat = re.sub(r"\s+", " ", text)
     for name in ("train/loss: 0", "val/loss: 0", "val/acc: 0", "a[b]: 7.000", "left: 0:00:0"):
         assert name in flat, name
-    speeds = re.findall(r"samples/s: ([\d,]+)", flat)
-    assert max(float(speed.replace(",", "")) for speed in speeds) > 0
+    assert re.search(r"samples/s: [1-9]", flat)
     assert "11/11" in text
     assert "Training finished" in text
 
@@ -96,11 +89,6 @@ def test_early_stopping_goes_by_the_newest_validation(train: Cli, cli: Cli, warm
     assert json.loads((run / "metrics.json").read_text())["global_step"] == 6
 
 
-class Silent(Classification):
-    def validation_step(self, *_: Any) -> None:
-        pass
-
-
 LOGS = "nothing logs a metric of that name; Classification logs train/loss, val/acc, val/loss"
 STOP = "callbacks.early_stopping"
 # What is typed, how the line begins, and what it proposes.
@@ -110,17 +98,6 @@ FIRST_EPOCH = [
         f"callbacks=[early_stopping] {STOP}.monitor=val/map strategy=ddp",
         f"{STOP}.monitor=val/map: {LOGS}",
         f"{STOP}.monitor=val/acc {STOP}.mode=max",
-    ),
-    (
-        "task._target_=test_callbacks.Silent",
-        "monitor=val/acc: nothing logs a metric of that name; Silent logs train/loss",
-        "monitor=train/loss mode=min",
-    ),
-    (
-        "callbacks=[early_stopping] trainer.check_val_every_n_epoch=2 "
-        f"+{STOP}.check_on_train_epoch_end=true",
-        "monitor=val/acc: there was no validation yet (trainer.check_val_every_n_epoch=2, ",
-        "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0",
     ),
 ]
 
@@ -170,24 +147,11 @@ def test_more_gradients_to_a_step_from_epoch_to_epoch(train: Cli) -> None:
     assert column(whole.run, "lr-AdamW")[-1] < 0.01 * column(whole.run, "lr-AdamW")[0]
 
 
-def test_a_schedule_that_waits_looks_when_there_is_a_validation(train: Cli) -> None:
-    """Whose metric does not improve: it falls after the second validation, of epoch 4."""
+def test_throughput_is_logged_and_summed_up(train: Cli) -> None:
     outcome = train(
-        "callbacks=[lr_monitor]", scripted("val/script", 1), "monitor=val/script",
-        "scheduler=plateau", "scheduler.patience=0", "trainer.check_val_every_n_epoch=2",
-        "trainer.max_epochs=5", "test=false",
-    )  # fmt: skip
-    rates = column(outcome.run, "lr-AdamW")
-    assert rates[:4] == [rates[0]] * 4
-    assert rates[4:] == [pytest.approx(rates[0] / 10)]
-
-
-@pytest.mark.parametrize("strategy", ["single", "pipeline"])
-def test_throughput_is_logged_and_summed_up(train: Cli, strategy: str) -> None:
-    outcome = train(
-        f"strategy={strategy}", "callbacks=[checkpoint,throughput,device_stats]",
-        "callbacks.throughput.every_n_steps=5", "callbacks.device_stats.cpu_stats=true",
-        "trainer.log_every_n_steps=5", "+task.example_shape=[2,1,8,8]",
+        "callbacks=[checkpoint,throughput,device_stats]", "callbacks.throughput.every_n_steps=5",
+        "callbacks.device_stats.cpu_stats=true", "trainer.log_every_n_steps=5",
+        "+task.example_shape=[2,1,8,8]",
     )  # fmt: skip
     speeds = column(outcome.run, "throughput/samples_per_second")
     assert len(speeds) == 4
@@ -199,12 +163,11 @@ def test_throughput_is_logged_and_summed_up(train: Cli, strategy: str) -> None:
     speed = metrics["samples_per_second_in_training"]
     assert metrics["flops_per_second"] == pytest.approx(speed * 3 * 2 * weights)
     assert 2 * EPOCH * 64 / speed < metrics["seconds"] * 1.2
-    if strategy == "single":  # what warm ranks print is not read
-        assert "samples per second in training" in outcome.out
+    assert "samples per second in training" in outcome.out
     assert "DeviceStatsMonitor." in (outcome.run / "metrics.csv").read_text().splitlines()[0]
 
 
-# A search for the batch size trains with what it finds: see below.
+# A search for the batch size trains with what it finds: see the last test.
 CALLBACKS = sorted(
     path.stem
     for path in (ROOT / "configs/callbacks").glob("*.yaml")
@@ -252,9 +215,7 @@ def test_every_callback_under_every_strategy(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    "name", one_of_a_kind(["single", "pipeline", "shard x tensor"], kept=["single"])
-)
+@pytest.mark.parametrize("name", one_of_a_kind(["single", "pipeline"], kept=["single"]))
 def test_a_learning_rate_is_suggested(train: Cli, name: str) -> None:
     """Afterwards the run is the one without, as if nothing had been tried."""
     options = (*ALL[name], *SHORT, FLOAT64)
@@ -270,23 +231,7 @@ def test_a_learning_rate_is_suggested(train: Cli, name: str) -> None:
     assert largest_difference(ours, theirs) <= ROUNDING
 
 
-class Batches(LightningDataModule):
-    batch_size = 8
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(data(40).dataset, self.batch_size, shuffle=True)
-
-
-def test_the_largest_batch_is_that_of_a_plain_trainer(tmp_path: Path) -> None:
-    """And so is the run, which trains with it."""
-    losses = []
-    for strategy in ("auto", Single()):
-        torch.manual_seed(3)
-        batches, loss = Batches(), Losses()
-        callbacks: Any = [BatchSizeFinder(init_val=4, max_val=16), loss]
-        options: Any = {"max_epochs": 2, "default_root_dir": tmp_path}
-        quiet_trainer(strategy, callbacks=callbacks, **options).fit(Small(), datamodule=batches)
-        losses.append(loss.logged["train/loss"])
-        assert batches.batch_size == 16
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 2 * 3
+def test_the_largest_batch_is_found_and_trained_with(train: Cli) -> None:
+    limits = ("callbacks.batch_size_finder.init_val=32", "callbacks.batch_size_finder.max_val=128")
+    found = train("callbacks=[batch_size_finder]", *limits)
+    assert found.metrics["global_step"] == 2 * 6

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, TINY, Cli
+from conftest import TINY, Cli
 from torch import Tensor, nn
 
 
@@ -26,42 +26,23 @@ def network(**_: Any) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers, head=nn.Linear(16, 10)))
 
 
-def overflowing(**_: Any) -> nn.Sequential:
-    """The last output of `first` overflows, which is another rank's where the layer is cut."""
-    net = network()
-    with torch.no_grad():
-        net.first.weight[-1] = torch.where(torch.arange(64) % 2 == 0, 3e38, -3e38)
-        net.first.bias[-1] = 3e38
-    del net.root
-    return net
-
-
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    ("strategy", "made", "layer"),
-    [
-        ("single", network, "root"),
-        ("pipeline", network, "root"),
-        ("tensor", overflowing, "first"),
-    ],
-)
-def test_the_layer_is_named_and_the_batch_is_kept(
-    cli: Cli, strategy: str, made: Any, layer: str
-) -> None:
-    own = ("optimizer.lr=0.05", f"model._target_=test_nan_guard.{made.__name__}")
-    outcome = cli("train.py", *TINY, *ALL[strategy], "callbacks=[nan_guard]", *own)
+@pytest.mark.parametrize("strategy", ["single", "pipeline"])
+def test_the_layer_is_named_and_the_batch_is_kept(cli: Cli, strategy: str) -> None:
+    own = ("callbacks=[nan_guard]", "optimizer.lr=0.05", "model._target_=test_nan_guard.network")
+    outcome = cli("train.py", *TINY, f"strategy={strategy}", *own)
     assert outcome.status == 2
     assert "Traceback" not in outcome.err
     line = outcome.err.splitlines()[-1]
     assert line.startswith("error: callbacks.nan_guard: step ")
-    assert f"first in what layer network.{layer} returns" in line
+    assert "first in what layer network.root returns" in line
     assert outcome.metrics["status"] == "failed"
     # What was saved shows it again.
     saved = torch.load(outcome.run / "nan.pt", weights_only=True)
     assert f"step {saved['step']}:" in line
     weights = torch.load(outcome.run / "nan.ckpt", weights_only=True)["state_dict"]
     assert all(weight.isfinite().all() for weight in weights.values())
-    net = made()
+    net = network()
     net.load_state_dict({name: weights[f"network.{name}"] for name in net.state_dict()})
     images = torch.cat([share[0] for share in saved["batch"]])
     assert len(images) == 64

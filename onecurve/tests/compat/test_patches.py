@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 import warm_ranks
-from lightning.pytorch import Trainer
-from lightning.pytorch.demos.boring_classes import BoringModel
 from several_fits import Small, data, quiet_trainer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -28,11 +26,6 @@ def replaced_by_fits(strategies: list[Any]) -> list[str]:
         quiet_trainer(strategy, 2, max_epochs=1).fit(Small(), data())
     assert len(DTensor._op_dispatcher._custom_op_handlers) == handlers
     return [name for name in NAMES if resolve_name(name) != before[name]]
-
-
-def test_there_are_at_most_twelve() -> None:
-    assert len(PATCHES) <= 12
-    assert all(all(patch) for patch in PATCHES.values())
 
 
 def test_all_are_undone_after_a_fit() -> None:
@@ -65,9 +58,3 @@ def still_so() -> dict[str, bool]:
 def test_pytorch_needs_what_is_replaced() -> None:
     found = warm_ranks.run(still_so)
     assert all(found.values()), found
-
-
-def test_a_checkpoint_of_lightning_holds_no_position_of_random_numbers() -> None:
-    trainer = Trainer(max_steps=1, barebones=True)
-    trainer.fit(BoringModel())
-    assert not [key for key in trainer._checkpoint_connector.dump_checkpoint() if "random" in key]

@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,16 +50,6 @@ def test_classes_of_pytorch_are_an_optimizer_and_a_scheduler() -> None:
     optimizer = task.build_optimizer(task.network.named_parameters())
     assert type(optimizer.defaults["etas"]) is list
     assert task.build_scheduler(optimizer, **OF_TASK).step_size == 3
-
-
-def test_an_optimizer_is_torchs_with_all_its_arguments(tmp_path: Path) -> None:
-    """And can be saved, though a configuration has lists where PyTorch has tuples."""
-    given = {"betas": [0.8, 0.99], "eps": 1e-7, "amsgrad": True}
-    optimizer = built(network().named_parameters(), algorithm="torch.optim.Adam", **given)
-    assert type(optimizer) is torch.optim.Adam
-    assert optimizer.defaults.items() >= {**given, "betas": (0.8, 0.99), "lr": 0.01}.items()
-    torch.save(optimizer.state_dict(), tmp_path / "state")
-    optimizer.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
 
 
 @pytest.mark.parametrize(
@@ -115,16 +104,6 @@ def test_cosine_rises_and_falls() -> None:
     assert seen[55] == pytest.approx(0.6)
     assert seen[10:] == sorted(seen[10:], reverse=True)
     assert seen[-1] == pytest.approx(0.2)
-
-
-def test_a_run_without_a_batch_has_a_schedule() -> None:
-    """With trainer.limit_train_batches=0."""
-    usual = {**OF_TASK, "total_steps": 0}
-    for made in (
-        schedulers.cosine(sgd(), warmup=0.1, final=0.0, **usual),
-        schedulers.one_cycle(sgd(), **usual),
-    ):
-        assert made["scheduler"].optimizer.param_groups[0]["lr"] >= 0
 
 
 def test_plateau_waits_for_the_metric_of_the_task() -> None:
@@ -189,17 +168,6 @@ def test_gradients_may_have_any_memory_layout() -> None:
     plain, fused = (partial(Chosen, False), None, {}), (partial(Chosen, True, True), None, {})
     curves = [logged["train/loss"] for logged in alone({1: plain, 2: fused}).values()]
     assert largest_difference(*curves) <= ROUNDING
-
-
-def test_a_parameter_with_gaps_in_memory_has_the_default_kernel() -> None:
-    rows = torch.arange(16.0).reshape(4, 4)
-    weights = {True: nn.Parameter(rows[:, :2]), None: nn.Parameter(rows[:, :2].clone())}
-    for fused, weight in weights.items():
-        optimizer = built([weight], fused=fused)
-        weight.grad = torch.ones(4, 2)
-        optimizer.step()
-        assert optimizer.param_groups[0]["fused"] is None
-    assert torch.equal(*weights.values())
 
 
 def test_moments_of_another_memory_format_are_read_in_order() -> None:

@@ -12,7 +12,6 @@ from events import Events
 from test_checkpoint_files import files_of_at_most
 
 from onecurve.app.loggers.buffered import BufferedCSVLogger
-from onecurve.app.loggers.run_directory import earlier_run
 
 
 def test_tensorboard_has_the_test_of_a_run_that_trains_no_step(train: Cli) -> None:
@@ -71,14 +70,6 @@ def test_wandb_needs_no_account_and_a_run_that_goes_on_is_the_same_for_it(
     assert one == two
 
 
-def test_the_id_of_a_wandb_run_is_not_the_number_of_its_folder(tmp_path: Path) -> None:
-    """As one has that goes on within the second in which it began."""
-    assert earlier_run(str(tmp_path)) is None
-    for name in ("offline-run-20261124_120000-hzqptivv", "offline-run-20261124_120000-hzqptivv-1"):
-        (tmp_path / "wandb" / name).mkdir(parents=True)
-        assert earlier_run(str(tmp_path)) == "hzqptivv"
-
-
 @pytest.mark.long
 def test_mlflow_has_a_run_in_its_database(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -95,13 +86,12 @@ def test_mlflow_has_a_run_in_its_database(train: Cli, monkeypatch: pytest.Monkey
     assert not list(run.rglob("mlruns"))
 
 
-@pytest.mark.parametrize(("logger", "module"), [("mlflow", "mlflow"), ("comet", "comet_ml")])
 def test_a_logger_without_its_package_is_refused(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch, logger: str, module: str
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    needs = f"logger={logger}: needs {module}; type `uv pip install -e '.[{logger}]'`"
-    assert needs in refused("train.py", f"logger={logger}")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    needs = "logger=mlflow: needs mlflow; type `uv pip install -e '.[mlflow]'`"
+    assert needs in refused("train.py", "logger=mlflow")
 
 
 @pytest.mark.long  # as W&B and MLflow
@@ -114,9 +104,6 @@ def test_comet_has_an_experiment_in_an_archive(train: Cli) -> None:
     for name in ("train/loss", "val/acc"):
         values = [each["metricValue"] for each in logged if each["metricName"] == name]
         assert values == column(run, name)
-    told = [each["payload"].get("param", {}) for each in messages]
-    told = [each for each in told if each.get("paramName") == "trainer|max_epochs"]
-    assert [int(each["paramValue"]) for each in told] == [1]
 
 
 def test_tensorboard_has_the_curves_of_a_run_by_its_name(train: Cli, warm: Cli) -> None:
