@@ -21,7 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, dataclass_transfo
 from pydantic import Field
 
 from .config_model import Config, fields
-from .errors import STRATEGIES, UserError
+from .errors import UserError
 
 P = ParamSpec("P")
 Instance = TypeVar("Instance")
@@ -50,9 +50,6 @@ def configured_by(
 
         @wraps(init)
         def constructor(self: Any, /, *arguments: Any, **options: Any) -> None:
-            if arguments and not issubclass(described, Arguments):
-                public = STRATEGIES.get(getattr(self, "name", ""), type(self).__name__)
-                raise UserError(by_name(public, described, arguments[0]))
             try:
                 bound = signature.bind(self, *arguments, **options).arguments
             except TypeError as error:
@@ -84,15 +81,6 @@ def signature_of(model: type[Config]) -> Signature:
     if model.model_config.get("extra") == "allow":
         taken.append(Parameter("more", Parameter.VAR_KEYWORD, annotation=Any))
     return Signature(taken)
-
-
-def by_name(constructor: str, model: type[Config], value: Any) -> str:
-    """The line for an argument without a name, with the first name that takes its value."""
-    names = [*fields(model)]
-    fitting = (name for name in names if not model.checked({name: plain(value)}).problems)
-    name = next(fitting, None)
-    written = f"{constructor}({name}={value!r})" if name else f"one of {', '.join(names)}"
-    return f"{constructor}({value!r}): takes its arguments by name: {written}"
 
 
 def documented(model: type[Config]) -> str:

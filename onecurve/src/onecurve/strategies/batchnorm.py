@@ -17,11 +17,12 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.plugins.layer_sync import LayerSync, TorchSyncBatchNorm
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..compat.of_torch import BatchNorm, batch_norm_gradients, batch_norm_statistics, is_in_backward
 from ..compat.patches import replaced
-from ..errors import UserError, say, some_of
+from ..errors import say, some_of
 from .collectives import Group, gather
 from .mesh.sizes import Sizes
 
@@ -147,16 +148,11 @@ class _Normalize(torch.autograd.Function):
         return normalized(input, mean, variance, weight, bias, eps)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         input, weight, bias, mean, variance, total = ctx.saved_tensors
         eps, group, count = ctx.options
         needed = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled():  # create_graph=True, as for a gradient penalty
-            raise UserError(
-                "trainer.sync_batchnorm=true: the loss has second derivatives through BatchNorm, "
-                "whose statistics are those of all ranks; use nn.GroupNorm, "
-                "trainer.sync_batchnorm=false, or strategy=single"
-            )
         factor = None if weight is None else weight.to(mean.dtype)
         of_input, of_weight, of_bias = batch_norm_gradients(
             gradient, input, factor, mean, variance, eps
