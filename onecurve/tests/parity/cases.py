@@ -332,6 +332,7 @@ OF_OTHERS = {
     "layers of a sequence, called by themselves": other(others.BetweenLayers, **OF_LAYERS),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.TemperedLate),
+    "learning rates that parameters hold": other(others.OwnRates),
     "hooks that read a batch, remove gradients, assign weights, and add noise to them": other(
         others.ChangesInHooks
     ),

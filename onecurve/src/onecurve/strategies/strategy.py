@@ -192,12 +192,16 @@ class OneCurve(CallbackAPI):
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
         self._while_connected.enter_context(variants_kept(task, self.compiled))
+        # What users keep on parameters, such as a learning rate of their own.
+        kept = {name: vars(parameter) for name, parameter in task.named_parameters()}
         if not (self.applied and is_laid_out(task)):
             self._distribute(task)
         if not self.parallelisms:
             super().model_to_device()  # type: ignore[safe-super]
             return
         self._move(task, self.root_device)
+        for name, parameter in task.named_parameters():
+            vars(parameter).update(kept[name])
         for axis in self.applied:
             self._while_connected.enter_context(axis.connected(task))
 
