@@ -333,6 +333,9 @@ OF_OTHERS = {
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.TemperedLate),
     "learning rates that parameters hold": other(others.OwnRates),
+    "an optimizer of a set of parameters": other(
+        others.OfASet, **cells(RANKS, rejected("in another order on some ranks"))
+    ),
     "hooks that read a batch, remove gradients, assign weights, and add noise to them": other(
         others.ChangesInHooks
     ),

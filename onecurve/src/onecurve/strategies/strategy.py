@@ -50,6 +50,7 @@ from .unsupported import (
     manual_backward,
     reject_early_optimizers,
     reject_scaled_rows,
+    reject_unordered,
     reject_without_gradient,
     report_no_optimizer,
 )
@@ -236,6 +237,8 @@ class OneCurve(CallbackAPI):
             report_no_optimizer(task, self.optimizers)
         if is_laid_out(task):
             reject_early_optimizers(task, self.optimizers, self.name)
+        if self.ranks is not None:
+            reject_unordered(task, self.optimizers, self.ranks, self.name)
         for axis in self.applied:
             axis.optimizers(self.optimizers)
 
