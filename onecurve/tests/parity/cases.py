@@ -326,6 +326,10 @@ OF_OTHERS = {
     "layers of a sequence, called by themselves": other(others.BetweenLayers, **OF_LAYERS),
     "`forward` takes the batch": other(others.OfABatch, under=(*ALWAYS, "context")),
     "parameters without a dimension, frozen at first": other(others.TemperedLate),
+    "learning rates that parameters hold": other(others.OwnRates),
+    "an optimizer of a set of parameters": other(
+        others.OfASet, **cells(RANKS, rejected("in another order on some ranks"))
+    ),
     "hooks that read a batch, remove gradients, assign weights, and add noise to them": other(
         others.ChangesInHooks
     ),

@@ -930,6 +930,25 @@ class Own(Stranger):
         scheduler.step()
 
 
+class OwnRates(Stranger):
+    """Keeps a learning rate on a parameter, as S4 does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        vars(self.model[0].weight)["optim"] = {"lr": 0.1}
+
+    def configure_optimizers(self) -> Any:
+        groups = [{"params": [each], **getattr(each, "optim", {})} for each in self.parameters()]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+
+class OfASet(Stranger):
+    """Gives its optimizer parameters in an order of the rank's own, as a set would."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW([*self.parameters()][:: 1 - 2 * self.global_rank], lr=0.01)
+
+
 class MadeEarly(Stranger):
     def __init__(self) -> None:
         super().__init__()

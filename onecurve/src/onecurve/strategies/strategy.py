@@ -50,6 +50,7 @@ from .unsupported import (
     manual_backward,
     reject_early_optimizers,
     reject_scaled_rows,
+    reject_unordered,
     reject_without_gradient,
     report_no_optimizer,
 )
@@ -192,12 +193,16 @@ class OneCurve(CallbackAPI):
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
         self._while_connected.enter_context(variants_kept(task, self.compiled))
+        # What users keep on parameters, such as a learning rate of their own.
+        kept = {name: vars(parameter) for name, parameter in task.named_parameters()}
         if not (self.applied and is_laid_out(task)):
             self._distribute(task)
         if not self.parallelisms:
             super().model_to_device()  # type: ignore[safe-super]
             return
         self._move(task, self.root_device)
+        for name, parameter in task.named_parameters():
+            vars(parameter).update(kept[name])
         for axis in self.applied:
             self._while_connected.enter_context(axis.connected(task))
 
@@ -232,6 +237,8 @@ class OneCurve(CallbackAPI):
             report_no_optimizer(task, self.optimizers)
         if is_laid_out(task):
             reject_early_optimizers(task, self.optimizers, self.name)
+        if self.ranks is not None:
+            reject_unordered(task, self.optimizers, self.ranks, self.name)
         for axis in self.applied:
             axis.optimizers(self.optimizers)
 

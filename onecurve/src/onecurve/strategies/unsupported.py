@@ -28,6 +28,7 @@ from ..compat.of_torch import hooked, tree_leaves
 from ..errors import UserError, in_short, of_the_project, say, some_of
 from ..torch_versions import require
 from .fsdp.sharding import is_sharded
+from .mesh.ranks import Ranks, are_alike
 from .mesh.sizes import Sizes
 
 UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
@@ -124,6 +125,22 @@ def reject_early_optimizers(
                 f"{type(module).__name__}'s, as it was made before ranks shared them; make it, and "
                 "its schedulers, in configure_optimizers, or use strategy=ddp"
             )
+
+
+def reject_unordered(
+    task: LightningModule, optimizers: Iterable[Optimizer], ranks: Ranks, strategy: str
+) -> None:
+    """Reject optimizers of parameters in another order on some ranks: states go by their place."""
+    names = {parameter: name for name, parameter in task.named_parameters()}
+    groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
+    ordered = [names.get(parameter, "") for group in groups for parameter in group]
+    if not are_alike(ordered, None, ranks.device):
+        raise UserError(
+            f"strategy={strategy}: an optimizer of {type(task).__name__} has its parameters in "
+            "another order on some ranks, perhaps because configure_optimizers gives it a set, "
+            "whose order no resume knows either; give it a list, such as [p for p in "
+            "self.parameters() if p in chosen]"
+        )
 
 
 def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
