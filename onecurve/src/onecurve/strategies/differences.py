@@ -79,12 +79,6 @@ class Drift:
         return differ
 
 
-def drift_of(task: LightningModule, strategy: str, ranks: Ranks | None) -> Drift | None:
-    """What compares the ranks' tensors in a fit; None if all see the same samples."""
-    sees_all = ranks is None or ranks.sizes.data_parallel == 1
-    return None if ranks is None or sees_all else Drift(task, strategy, ranks)
-
-
 def statistics_of(task: nn.Module) -> set[str]:
     """Names of the buffers of BatchNorm."""
     layers = [each for each in task.named_modules() if isinstance(each[1], BatchNorm)]
