@@ -108,6 +108,12 @@ def in_short(error: BaseException, at_most: int = 200) -> str:
     return " ".join(str(error).split())[:at_most]
 
 
+def in_digits(value: float) -> str:
+    """A metric with four decimals, or as 3.2e-06 where these would show little of it."""
+    is_plain = value == 0 or 0.001 <= abs(value) < 1e6
+    return f"{value:.4f}" if is_plain else f"{value:.3g}"
+
+
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error and its causes, each once, even if two errors name each other as the cause."""
     passed: set[int] = set()

@@ -119,7 +119,7 @@ class TrainedParameters:
     def begin(self) -> None:
         """Note the gradients before a backward pass."""
         self._before = [
-            None if shard.grad is None else (shard.grad, _changes(shard.grad))
+            None if shard.grad is None else (shard.grad, version_of(local_shard(shard.grad)))
             for _, shard in self._shards
         ]
 
@@ -140,11 +140,7 @@ class TrainedParameters:
 def _is_new(gradient: Tensor | None, before: tuple[Tensor, int] | None) -> bool:
     if gradient is None or before is None:
         return gradient is not None
-    return gradient is not before[0] or _changes(gradient) != before[1]
-
-
-def _changes(gradient: Tensor) -> int:
-    return version_of(local_shard(gradient))
+    return gradient is not before[0] or version_of(local_shard(gradient)) != before[1]
 
 
 class FirstStep:
