@@ -39,7 +39,6 @@ class Returns(Small):
             "detached": loss.detach,
             "number": loss.item,
             "unnamed": lambda: {"los": loss},
-            "with outputs": lambda: (loss, batch[0]),
             "logs": lambda: (self.log("losses", loss.expand(4)), loss)[1],
         }
         return made.get(self.kind, lambda: loss)()
@@ -61,7 +60,6 @@ REFUSED = {
     "number": r"returned a float \(.*; return the loss alone, and not by .item\(\)",
     "unnamed": r"returned a dict without a loss \(keys: los\); add 'loss'",
     "": "returns nothing; end it with `return loss`",
-    "with outputs": r"returned a tuple \(.*; return the loss alone, ",
     "logs": r"`self.log\(losses, ...\)`.* gets several numbers; log their .mean\(\)",
     "schedule": "returned what Lightning cannot use .type object 'StepLR' .* not their classes",
 }
@@ -326,7 +324,7 @@ def test_what_a_task_takes_is_all_that_a_run_needs(warm: Cli, script: str, typed
     assert len(column(outcome.run, "train/loss")) == 8
 
 
-def test_a_run_without_a_model_goes_on_and_is_measured(warm: Cli, script: str) -> None:
+def test_a_run_without_a_model_goes_on_and_is_measured(warm: Cli, cli: Cli, script: str) -> None:
     """What was typed for nothing is named."""
     first = warm(script, "task=own", "model=mlp", "init=xavier", *OF_ROWS)
     line = "model=mlp init=xavier: not used, as the task takes no network; leave it out"
@@ -334,4 +332,6 @@ def test_a_run_without_a_model_goes_on_and_is_measured(warm: Cli, script: str) -
     warm(script, "task=own", *OF_ROWS, "resume=last", "trainer.max_epochs=2")
     assert len(column(first.run, "train/loss")) == 8
     checkpoint = first.run / "checkpoints/last.ckpt"
+    other = cli(script, "task=own", f"init={checkpoint}", *OF_ROWS)
+    assert "takes no network; in train.py: task.load_state_dict(torch.load(" in other.err
     warm(script.replace("train.py", "evaluate.py"), f"checkpoint={checkpoint}")
