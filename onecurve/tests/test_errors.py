@@ -7,7 +7,7 @@ from several_fits import Small, fits_in_ranks
 from torch import nn
 
 import onecurve
-from onecurve.errors import PROJECT, UserError, in_python
+from onecurve.errors import PROJECT, UserError, in_digits, in_python
 
 
 class HasUnused(Small):
@@ -26,10 +26,11 @@ def test_what_a_line_proposes_to_a_script_is_python() -> None:
     assert isinstance(fits_in_ranks({"": (HasUnused, strategy, {})})[""], dict)
 
 
+def test_a_small_number_is_not_shown_as_zero() -> None:
+    assert [*map(in_digits, (0, 0.5, 3.214e-6, 1e30))] == ["0.0000", "0.5000", "3.21e-06", "1e+30"]
+
+
 LINES = {
-    "strategy=ddp: a gets no gradient; use strategy.find_unused_parameters=true": (
-        "strategy=ddp: a gets no gradient; use DDP(find_unused_parameters=True)"
-    ),
     "strategy=fsdp: x; use self.trainer.strategy.gradient_norm(), or strategy=ddp": (
         "strategy=fsdp: x; use self.trainer.strategy.gradient_norm(), or strategy=DDP()"
     ),

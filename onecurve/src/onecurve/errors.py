@@ -52,7 +52,6 @@ NOT_OF_THE_PROJECT = (
 FRAME_IN_TEXT = re.compile(r'^  File "(.+)", line \d+, in .*\n(?:    .*\n)*', re.MULTILINE)
 """A frame of a traceback that is the message of an error."""
 
-LONGEST_MESSAGE = 4000  # the error of a loader's worker, which holds its traceback, is shorter
 REFUSED = 2  # the exit status after a UserError; Hydra's own errors end with 1
 
 
@@ -109,6 +108,12 @@ def in_short(error: BaseException, at_most: int = 200) -> str:
     return " ".join(str(error).split())[:at_most]
 
 
+def in_digits(value: float) -> str:
+    """A metric with four decimals, or as 3.2e-06 where these would show little of it."""
+    is_plain = value == 0 or 0.001 <= abs(value) < 1e6
+    return f"{value:.4f}" if is_plain else f"{value:.3g}"
+
+
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error and its causes, each once, even if two errors name each other as the cause."""
     passed: set[int] = set()
@@ -138,8 +143,7 @@ def show_frames_of_the_project(error: BaseException) -> None:
     """Leave an error's traceback the frames of the project's own code; without one, the last frame.
 
     Around and between them are those of Hydra, Lightning, PyTorch and this library; they go from
-    the traceback in the message of a loader's worker, too. A message with a whole tensor in it, as
-    Lightning's about `self.log`, is shortened.
+    the traceback in the message of a loader's worker, too.
     """
     for each in chain(error):
         frames = of_the_project(each) or [*_frames(each)][-1:]
@@ -151,9 +155,8 @@ def show_frames_of_the_project(error: BaseException) -> None:
             text = FRAME_IN_TEXT.sub(
                 lambda frame: "" if frame[1].startswith(NOT_OF_THE_PROJECT) else frame[0], said
             )
-            cut = len(text) > LONGEST_MESSAGE
             # PyTorch's class of the message of a KeyError shows its lines as such.
-            each.args = (type(said)(f"{text[:400]} … {text[-200:]}" if cut else text),)
+            each.args = (type(said)(text),)
 
 
 def interrupted(error: BaseException | None) -> bool:

@@ -20,7 +20,7 @@ def nearest(name: str, options: Sequence[str]) -> str | None:
     exchanged = [option for option in options if sorted(option) == sorted(name)]
     close = exchanged or get_close_matches(name, options, 5)
     # Prefer one wrong letter to one extra letter: dpp means ddp, not dp.
-    close.sort(key=lambda option: (changes(name, option), len(option) != len(name)))
+    close.sort(key=lambda option: (changes(name, option), len(option) != len(name), option))
     return close[0] if close else None
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import TINY, Refused
+from several_fits import Small, data, quiet_trainer
 from torch import nn
 
-from onecurve import UserError, read_checkpoint
+from onecurve import Single, UserError, read_checkpoint
 from onecurve.checkpoint.weights import load_weights
 
 
@@ -64,8 +65,9 @@ def test_weights_of_such_a_file_are_refused_in_one_line(
 
 
 def test_what_a_file_of_weights_is_not_for_is_said(file: Path, refused: Refused) -> None:
-    line = refused("evaluate.py", f"checkpoint={file}")
-    assert "has no configuration to rebuild the task from" in line
+    said = refused("evaluate.py", f"checkpoint={file}")
+    assert "has no configuration to rebuild the task from" in said
     line = refused("train.py", *TINY, f"resume={file}")
-    assert "has no optimizer_states, " in line
-    assert line.endswith(f"start a new run from its weights: init={file}")
+    assert f"start a new run from its weights: init={file}, or in a script" in line
+    with pytest.raises(UserError, match=f"ckpt_path='{file}': has no optimizer_states, "):
+        quiet_trainer(Single()).fit(Small(), data(), ckpt_path=file)

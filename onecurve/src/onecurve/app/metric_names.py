@@ -13,6 +13,11 @@ def without_stage(metric: str) -> str:
     return STAGES.sub("", metric.lower())
 
 
+def is_metric(name: str) -> bool:
+    """Whether a number in metrics.json is a metric by its name: `val/loss`, `val_acc`."""
+    return "/" in name or without_stage(name) != name.lower()
+
+
 def better(name: str) -> str | None:
     """The mode of a well-known metric, "min" or "max"; None for other names."""
     return BETTER.get(without_stage(name).rpartition("/")[2])

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 
+from ..errors import in_digits
 from ..optim.schedulers import steps_done, steps_in_all
 from ..strategies.strategy import OneCurve
 
@@ -89,7 +90,7 @@ class ProgressLines(ProgressBar):
         total = steps_in_all(trainer)
         step = f"step {steps_done(trainer)}" + (f"/{total}" if 0 < total < math.inf else "")
         metrics = [
-            f"{name} {value:.4f}"
+            f"{name} {in_digits(value)}"
             for name, value in trainer.progress_bar_metrics.items()
             if isinstance(value, float)
         ]

@@ -153,7 +153,8 @@ def reject_incomplete_state(checkpoint: Mapping[str, Any], path: str | Path) -> 
     if missing := [key for key in NEEDED if key not in checkpoint]:
         raise UserError(
             f"resume={path}: has no {', '.join(missing)} to resume from; start a new run from its "
-            f"weights: init={path}"
+            f"weights: init={path}, or in a script task.load_state_dict(torch.load({str(path)!r})"
+            "['state_dict'])"
         )
 
 

@@ -28,7 +28,7 @@ from ..batch.position import KEY as RESUME
 from ..batch.random import kept_state
 from ..batch.resume import TrainingEpochs
 from ..batch.share import shared_in_step
-from ..checkpoint.format import by_own_names, drop_modules
+from ..checkpoint.format import by_own_names, drop_modules, reject_incomplete_state
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import mode_of, training_loaders
@@ -321,6 +321,7 @@ class CallbackAPI(Strategy):
         epochs = self.epochs
         # Not if a callback restores the state from the beginning of this fit: loaders exist then.
         if epochs is not None and epochs.trainer.train_dataloader is None:
+            reject_incomplete_state(checkpoint, checkpoint_path)
             self._take_live_weights(checkpoint)
             epochs.resume_from(checkpoint)
         return checkpoint

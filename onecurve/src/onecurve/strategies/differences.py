@@ -79,12 +79,6 @@ class Drift:
         return differ
 
 
-def drift_of(task: LightningModule, strategy: str, ranks: Ranks | None) -> Drift | None:
-    """What compares the ranks' tensors in a fit; None if all see the same samples."""
-    sees_all = ranks is None or ranks.sizes.data_parallel == 1
-    return None if ranks is None or sees_all else Drift(task, strategy, ranks)
-
-
 def statistics_of(task: nn.Module) -> set[str]:
     """Names of the buffers of BatchNorm."""
     layers = [each for each in task.named_modules() if isinstance(each[1], BatchNorm)]
@@ -125,7 +119,7 @@ class TrainedParameters:
     def begin(self) -> None:
         """Note the gradients before a backward pass."""
         self._before = [
-            None if shard.grad is None else (shard.grad, _changes(shard.grad))
+            None if shard.grad is None else (shard.grad, version_of(local_shard(shard.grad)))
             for _, shard in self._shards
         ]
 
@@ -146,11 +140,7 @@ class TrainedParameters:
 def _is_new(gradient: Tensor | None, before: tuple[Tensor, int] | None) -> bool:
     if gradient is None or before is None:
         return gradient is not None
-    return gradient is not before[0] or _changes(gradient) != before[1]
-
-
-def _changes(gradient: Tensor) -> int:
-    return version_of(local_shard(gradient))
+    return gradient is not before[0] or version_of(local_shard(gradient)) != before[1]
 
 
 class FirstStep:

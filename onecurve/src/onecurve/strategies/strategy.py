@@ -8,7 +8,6 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -35,7 +34,7 @@ from .batchnorm import is_exact, synchronized, use_other_sync
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
 from .collectives import own_gathers_checked
-from .differences import drift_of
+from .differences import Drift
 from .layout import is_laid_out, lay_out, move, reject_other_shards
 from .mesh.ranks import laid_out, stream_of
 from .options import StrategyOptions
@@ -47,7 +46,7 @@ from .unsupported import (
     ManualBackward,
     Outputs,
     explain_error,
-    manual_backward,
+    optimizers_explained,
     reject_early_optimizers,
     reject_scaled_rows,
     reject_unordered,
@@ -122,18 +121,14 @@ class OneCurve(CallbackAPI):
     def _join_ranks(self) -> None:
         if self._axes is not None:
             here = (self.global_rank, self.world_size, self.root_device)
-            self.ranks = ranks = laid_out(self.name, self._axes, *here, self._waits)
+            waits = getattr(self, "_timeout", None)  # for the other ranks; None in one process
+            self.ranks = ranks = laid_out(self.name, self._axes, *here, waits)
             self.parallelisms = [each for each in self.parallelisms if each.is_needed(ranks.sizes)]
             self.samples_group = ranks.samples_group
             self.parts_group = ranks.pipeline_group if ranks.sizes.pipeline > 1 else None
         precision = self.precision_plugin.forward_context
         stream = stream_of(self.ranks)
         self.steps = Steps(self.ranks, stream, self._call_task, precision)
-
-    @property
-    def _waits(self) -> timedelta | None:
-        """How long a rank waits for the others; None in one process."""
-        return getattr(self, "_timeout", None)
 
     def _begin(self, task: LightningModule) -> None:
         """Begin a fit or an evaluation."""
@@ -161,8 +156,10 @@ class OneCurve(CallbackAPI):
         Strategy.setup(self, trainer)
         task, fits = self._connected_module, trainer.state.fn == TrainerFn.FITTING
         self._steps.set_up(self.applied)
-        self._manual_backward = manual_backward(task, self.name) if self.ranks else None
-        self.drift = drift_of(task, self.name, self.ranks) if fits else None
+        watches = self.ranks is not None and not task.automatic_optimization
+        self._manual_backward = ManualBackward(task, self.name) if watches else None
+        apart = self.ranks if fits and self.data_parallel_size > 1 else None
+        self.drift = None if apart is None else Drift(task, self.name, apart)
         for context in self._contexts(task):
             self._while_connected.enter_context(context)
         if fits:
@@ -231,8 +228,9 @@ class OneCurve(CallbackAPI):
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Create the optimizers from this rank's parameters."""
-        super().setup_optimizers(trainer)
         task = self._connected_module
+        with optimizers_explained(task):
+            super().setup_optimizers(trainer)
         if trainer.is_global_zero:
             report_no_optimizer(task, self.optimizers)
         if is_laid_out(task):

@@ -31,6 +31,7 @@ from .fsdp.sharding import is_sharded
 from .mesh.ranks import Ranks, are_alike
 from .mesh.sizes import Sizes
 
+CONFIGURE = "configure_optimizers"
 UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
 TIMEOUT, CLOSED = "Timed out", "by peer"
 IN_PLACE = "is a view and is being modified inplace"
@@ -42,6 +43,7 @@ WORDS = {
     "DataLoader, another batch size, or trainer.sync_batchnorm=true",
     "SyncBatchNorm": "PyTorch's SyncBatchNorm is for GPUs alone; use BatchNorm, and "
     "trainer.sync_batchnorm=true",
+    "must have a single element": "{call}, ...)`{at} gets several numbers; log their .mean()",
     IN_PLACE: "{task} changes in place{at} what a sharded module was given or has returned; write "
     "x = x + y instead of x += y, make a unit of the modules that call it, by strategy.wrap=[...], "
     "or use strategy=ddp",
@@ -202,10 +204,9 @@ def explain_error(
         return None
     said = in_short(error, 80) or type(error).__name__
     rank = dist.get_rank() if dist.is_initialized() else 0
-    task = type(module).__name__
-    return UserError(
-        f"strategy={strategy}: {line.format(task=task, said=said, rank=rank, at=place_of(error))}"
-    )
+    call, task, at = str(error).partition(",")[0], type(module).__name__, place_of(error)
+    line = line.format(task=task, said=said, rank=rank, at=at, call=call)
+    return UserError(f"strategy={strategy}: {line}")
 
 
 def _is_of_shards(error: BaseException) -> bool:
@@ -279,11 +280,6 @@ class ManualBackward:
             self._is_under_way = False
 
 
-def manual_backward(task: LightningModule, strategy: str) -> ManualBackward | None:
-    """What watches the backward passes of a task that optimizes manually."""
-    return None if task.automatic_optimization else ManualBackward(task, strategy)
-
-
 @contextmanager
 def gradients_aside(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Within this context, start without the parameters' gradients; restore them afterwards."""
@@ -312,9 +308,9 @@ class Outputs:
             return
         if task.trainer.world_size > 1:
             raise UserError(
-                f"strategy={strategy}: training_step of {_name(task)} returned None, which skips a "
-                "batch in one process alone; return the loss times 0, set automatic_optimization = "
-                "False if the step calls its optimizer itself, or use strategy=single"
+                f"strategy={strategy}: {_where(task, 'training_step')} returned None, which skips "
+                "a batch in one process alone; return the loss times 0, set automatic_optimization "
+                "= False if the step calls its optimizer itself, or use strategy=single"
             )
         self._reported_none = True
         say(
@@ -333,13 +329,27 @@ def reject_without_gradient(task: LightningModule, loss: Tensor) -> None:
     )
 
 
+@contextmanager
+def optimizers_explained(task: LightningModule) -> Iterator[None]:
+    """Explain that Lightning cannot use what `configure_optimizers` returned, such as a class."""
+    try:
+        yield
+    except (AttributeError, LookupError) as error:
+        if CONFIGURE in {frame.name for frame in extract_tb(error.__traceback__)}:
+            raise
+        raise UserError(
+            f"{_where(task, CONFIGURE)} returned what Lightning cannot use ({in_short(error)}); "
+            "return an optimizer, or [optimizer], [scheduler]: objects, and not their classes"
+        ) from error
+
+
 def report_no_optimizer(task: LightningModule, optimizers: Iterable[Optimizer]) -> None:
     """Say so if a task trains nothing."""
     if not have_no_optimizer(optimizers):
         return
-    name = "configure_optimizers"
-    is_own = is_overridden(name, task)
-    what = f"{_where(task, name)} returned None" if is_own else f"{_name(task)} has no {name}"
+    what = f"{type(task).__name__} has no {CONFIGURE}"
+    if is_overridden(CONFIGURE, task):
+        what = f"{_where(task, CONFIGURE)} returned None"
     say(f"{what}: nothing is trained; return an optimizer, such as torch.optim.Adam(...)")
 
 
@@ -367,14 +377,10 @@ def _reject_output(task: LightningModule, output: Any) -> None:
         raise UserError(f"{step} returned a {returned}; return the loss alone, and not by .item()")
 
 
-def _name(task: LightningModule) -> str:
-    return type(task).__name__
-
-
 def _where(task: LightningModule, method: str) -> str:
     code = _code(task, method)
     at = "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"
-    return f"{method} of {_name(task)}{at}"
+    return f"{method} of {type(task).__name__}{at}"
 
 
 def _code(task: LightningModule, method: str) -> CodeType | None:

@@ -40,10 +40,11 @@ OF_HYDRA = {
     # Names
     "strategy=fsdb": "strategy=fsdb … ddp, dp, fsdp, mesh, pipeline … strategy=fsdp",
     "logger=null": "logger=null: must be one of … tensorboard … such as 'logger=[]'",
-    "trainer.max_epoch=1": "did you mean trainer.max_epochs",
+    "trainer.epochs=1": "did you mean trainer.max_epochs?",
     "optimizer.learning_rate=1": "optimizer.learning_rate … did you mean optimizer.lr?",
     "modle=mlp": "modle: there is no such key; did you mean model?",
     "lr=0.01": "lr: there is no such key; did you mean optimizer.lr?",
+    "task.lr=1": "did you mean optimizer.lr? or, if it is an argument of small.task.",
     "epochs=3": "did you mean trainer.max_epochs or trainer.min_epochs?",
     "trainer.batch_size=8": "did you mean data.batch_size?",
     "optimizer.nesterov=true": "of small.optimizers.adamw, begin with a plus: +optimizer.nest",

@@ -30,7 +30,7 @@ TWO_FITS = f"""
 if not run.is_over(1):
     {TRAINER}
     {FIT}
-again = run.trainer(callbacks=[Steps("second")], max_epochs=1)
+again = run.trainer(callbacks=Steps("second"), max_epochs=1)
 again.fit(task, datamodule=data, ckpt_path=run.resume if run.resumed_fit == 2 else None)
 """
 ORDINARY = "\n".join((TRAINER, FIT, TEST))
@@ -125,7 +125,8 @@ def test_an_error_between_fit_and_test_or_an_exit(
 @each_strategy
 def test_a_second_fit_and_its_checkpoint(strategy: str, trained: Callable[..., Outcome]) -> None:
     """With callbacks of its own."""
-    fits = TWO_FITS.replace("callbacks=[", "callbacks=[*run.build(cfg.callbacks), ")
+    several = '[*run.build(cfg.callbacks), Steps("second")]'
+    fits = TWO_FITS.replace('Steps("second")', several)
     saved = trained(strategy, fits, "again.test(task, datamodule=data, verbose=False)")
     assert f": {EPOCH} steps" in printed(saved, strategy)
     assert saved.metrics["status"] == "finished"

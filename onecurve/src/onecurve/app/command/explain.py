@@ -203,14 +203,13 @@ def _unknown_key(key: str, chosen: Chosen) -> str:
         command = command_of(chosen.config_name)
         return f"{key}: is not in the configuration of `{command}`; leave it out"
     line = no_such_key(key, chosen.keys)
-    node = chosen.values.get(key.rpartition(".")[0])
+    above = key.rpartition(".")[0]
+    node = chosen.values.get(above)
     target = str(node.get("_target_", "")) if isinstance(node, dict) else ""
     # The library's own, and the project's, say what they take; an optimizer takes more.
-    if "did you mean" not in line and target and not target.startswith("onecurve."):
-        return (
-            f"{key}: there is no such key; if it is an argument of {target}, begin with a plus: "
-            f"+{key}=..."
-        )
+    if target and not target.startswith("onecurve.") and f"did you mean {above}." not in line:
+        line = f"{line} or," if "did you mean" in line else f"{key}: there is no such key;"
+        line = f"{line} if it is an argument of {target}, begin with a plus: +{key}=..."
     return line
 
 

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -27,6 +26,7 @@ def run(work: str, context: RunContext, config: DictConfig) -> None:
     `work` is what a rank does, as `onecurve.launch.worker.resolved` names it.
     """
     resolve_files(config)
+    script = work.rpartition(":")[0]
     try:
         one_run.start(work, config, context)
     except BaseException as error:
@@ -41,18 +41,12 @@ def run(work: str, context: RunContext, config: DictConfig) -> None:
         if isinstance(shown, RankFailed | UserError):
             if not reports:
                 sys.exit(shown.status if isinstance(shown, RankFailed) else REFUSED)
-        elif not _frames_below(work.rpartition(":")[0], shown):
+        elif {each.tb_frame.f_code.co_filename for each in of_the_project(shown)} <= {script}:
             shown.add_note(f"logs/rank_0.log of the run has all frames: {context.run_dir}")
         raise shown from shown.__cause__
     finally:
         if context.held:
             context.held.lock.release()
-
-
-def _frames_below(script: str, error: BaseException) -> list[TracebackType]:
-    """The frames of an error in the project's own code, without those of the script."""
-    frames = of_the_project(error)
-    return [each for each in frames if each.tb_frame.f_code.co_filename != script]
 
 
 def resolve_files(config: DictConfig) -> None:

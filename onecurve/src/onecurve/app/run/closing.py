@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ...errors import plain_console
+from ...errors import in_digits, plain_console
 from .record import invocation_of, override
 
 # Facts with rows of their own.
@@ -51,7 +51,7 @@ def _show(
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name in sorted(metrics):
-        table.add_row(name, f"{metrics[name]:.4f}")
+        table.add_row(name, in_digits(metrics[name]))
     table.add_section()
     for row in rows:
         table.add_row(*row)

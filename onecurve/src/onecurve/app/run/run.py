@@ -41,12 +41,11 @@ class Run:
         from .stored import STORED, TEXTS
 
         config = dict(config)
-        stored, texts = config.pop(STORED), config.pop(TEXTS)
+        self._stored, self._texts = config.pop(STORED), config.pop(TEXTS)
         # A project may have no such group.
         groups = {name: config.get(name) or {} for name in ("callbacks", "logger")}
         self.cfg: DictConfig = OmegaConf.create({**config, **groups})
         self.dir = context.run_dir
-        self._stored, self._texts = stored, texts
         self._context = context
         self._results: Results = Results()
         self._loggers: list[Logger] = []
@@ -102,8 +101,8 @@ class Run:
 
     def trainer(
         self,
-        callbacks: "Sequence[Callback] | None" = None,
-        logger: "Sequence[Logger] | None" = None,
+        callbacks: "Sequence[Callback] | Callback | None" = None,
+        logger: "Sequence[Logger] | Logger | bool | None" = None,
         **arguments: Any,
     ) -> "Trainer":
         """Build Lightning's Trainer of the groups ``trainer`` and ``strategy``.
@@ -180,14 +179,14 @@ class Run:
 
     # Of the library
 
-    def _arguments(
-        self, callbacks: "Sequence[Callback]", loggers: "Sequence[Logger]"
-    ) -> dict[str, Any]:
+    def _arguments(self, callbacks: Any, loggers: Any) -> dict[str, Any]:
         from ...checkpoint.resume_state import resume_loggers
         from ..loggers.buffered import BufferedCSVLogger
         from .trainer import trainer_arguments, writes_csv
 
-        loggers = [*loggers]
+        # A Trainer takes one of them as well.
+        given = (callbacks, loggers)
+        callbacks, loggers = ([*e] if isinstance(e, Sequence) else [e] for e in given)
         if "resume" in self.cfg and not any(writes_csv(each, self.dir) for each in loggers):
             # All fits share one.
             written = [each for each in self._loggers if writes_csv(each, self.dir)]
@@ -232,15 +231,19 @@ class Run:
     def _name_unused(self, task: Any) -> None:
         """Say which overrides change nothing, as the task takes no network, for example."""
         from ... import machine
-        from ...errors import say
+        from ...errors import UserError, say
         from ..loggers.run_directory import typed_in
         from .instantiate import parts_taken
         from .interpolation import OF_A_TASK
 
         taken = parts_taken(type(task))
+        idle = {group: part for group, part in OF_A_TASK.items() if part not in taken}
         groups = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed_in(self.dir)}
-        parts = {word: OF_A_TASK[group] for word, group in groups.items() if group in OF_A_TASK}
-        unused = {word: part for word, part in parts.items() if part not in taken}
+        unused = {word: idle[group] for word, group in groups.items() if group in idle}
+        if "init=weights" in unused:
+            file = self.cfg.init.file
+            load = f"task.load_state_dict(torch.load({file!r})['state_dict'])"
+            raise UserError(f"init={file}: the task takes no network; in train.py: {load}")
         if unused and machine.is_first_rank():
             what = " and no ".join(dict.fromkeys(unused.values()))
             say(f"{' '.join(unused)}: not used, as the task takes no {what}; leave it out")

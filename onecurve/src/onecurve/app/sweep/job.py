@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from ...checkpoint.file import newest_checkpoint
 from ...checkpoint.remote import DIRPATH, bring_last, folder_of, is_address
 from ...compat.patches import replaced
-from ...errors import say, user_error_behind
+from ...errors import in_digits, say, user_error_behind
 from ...launch.context import (
     Metrics,
     RankFailed,
@@ -29,6 +29,7 @@ from ...launch.context import (
 from .. import one_run
 from ..command.check import check
 from ..command.job import resolve_files
+from ..metric_names import is_metric
 from ..run import record
 from ..run.record import invocation, read_metrics
 from ..run.stored import overrides_of
@@ -194,7 +195,7 @@ def _divergence(metrics: Metrics, run_dir: Path) -> str | None:
 
 def _summary(run_dir: Path) -> str:
     metrics = read_metrics(run_dir)
-    words = [f"{key} {metrics[key]:.4f}" for key in sorted(metrics) if "/" in key]
+    words = [f"{key} {in_digits(metrics[key])}" for key in sorted(metrics) if is_metric(key)]
     words += [f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else []
     words += [f"stopped early by {metrics['stopped']}"] if "stopped" in metrics else []
     return "  ".join([str(metrics["status"]), *words])

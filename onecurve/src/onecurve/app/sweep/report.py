@@ -20,7 +20,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ...errors import UserError, plain_console, stop
+from ...errors import UserError, in_digits, plain_console, stop
 from ..run.record import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
@@ -221,9 +221,7 @@ def _stopped_by(job: Job) -> str:
 def _cell(name: str, value: float | None) -> str:
     if name in FACTS or value is None:
         return _format(value, FACTS[name][1] if name in FACTS else "")
-    if 0 < abs(value) < 0.001:
-        return f"{value:.2e}"
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4f}"
+    return f"{value:,.1f}" if 100 <= abs(value) < 1e6 else in_digits(value)
 
 
 def _format(value: float | None, form: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ...errors import UserError
 from ...launch.context import RETURNED
-from ..metric_names import without_stage
+from ..metric_names import is_metric
 from ..run.record import OVERRIDES, read_metrics
 from .directory import read_record, read_yaml
 
@@ -139,9 +139,8 @@ class SweepResults:
     def metrics(self) -> list[str]:
         """Names of all metrics, the objective first."""
         numbers = {name for job in self.jobs for name in job.numbers}
-        logged = {name for name in numbers if "/" in name or without_stage(name) != name.lower()}
         # Those of validation come first after it.
-        names = sorted(logged, reverse=True)
+        names = sorted(filter(is_metric, numbers), reverse=True)
         return list(filter(None, dict.fromkeys([self.objective.name, *names])))
 
     def number(self, job: Job, name: str) -> float | None:
