@@ -102,7 +102,7 @@ class Run:
     def trainer(
         self,
         callbacks: "Sequence[Callback] | Callback | None" = None,
-        logger: "Sequence[Logger] | Logger | bool | None" = None,
+        logger: "Sequence[Logger] | Logger | None" = None,
         **arguments: Any,
     ) -> "Trainer":
         """Build Lightning's Trainer of the groups ``trainer`` and ``strategy``.
