@@ -6,11 +6,9 @@ That networks on shards train like those on full sequences is in rows of tests/p
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from several_fits import Case, Small, fits_in_ranks
 from torch import Tensor
-from torch.nn import functional as F
 
 import onecurve
 import onecurve.strategies.context_parallel as context
@@ -58,27 +56,3 @@ def test_positions_need_no_strategy() -> None:
         # Of another length, and so not what was cut.
         assert onecurve.positions(torch.zeros(3, 6)).tolist() == [0, 1, 2, 3, 4, 5]
     assert compiled(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
-
-
-class RunsOutOfMemory(torch.autograd.Function):
-    """In its backward pass, once a piece's gradient was handed on."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> Tensor:
-        context.until_backward_ends(context.Piece(4, rank=0, size=2))
-        raise MemoryError
-
-
-def test_a_failed_backward_pass_restores_attention() -> None:
-    """As when a callback searches the largest batch."""
-    attention = F.scaled_dot_product_attention
-    with pytest.raises(MemoryError):
-        RunsOutOfMemory.apply(torch.ones(2, requires_grad=True)).sum().backward()
-    with context.working_on(None):
-        pass
-    assert F.scaled_dot_product_attention is attention
-    assert torch.backends.mha.get_fastpath_enabled()

@@ -1,16 +1,32 @@
-"""What is sent or computed in 16 bits, by which backend, and how often."""
+"""What is sent or computed in 16 bits, how often, and what options are rejected."""
 
 from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 import warm_ranks
 from conftest import largest_difference
-from lightning.pytorch import Callback
 from several_fits import Case, Small, alone, fits, fits_in_ranks
+from torch import nn
 
 import onecurve
 from onecurve.compat.of_torch import TorchDispatchMode
+
+
+class Normalized(Small):
+    """Has BatchNorm, which computes in float32 beside layers of 16 bits."""
+
+    def network(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+
+class Tempered(Small):
+    """Has a parameter without a dimension, which `fsdp` and `tensor` train: see tests/parity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
 
 
 @pytest.mark.compares
@@ -19,14 +35,27 @@ def test_curves_of_16_bits_stay_near_single() -> None:
 
     Under SGD and with a smooth activation: both keep a small error small, and AdamW does not.
     """
+    half = {"precision": "bf16-mixed", "sync_batchnorm": True}
     cases: dict[Any, Case] = {
         "sent": (Small, onecurve.DDP(communication_dtype="bf16"), {}),
-        "computed": (Small, onecurve.FSDP(), {"precision": "bf16-mixed"}),
+        "computed": (Normalized, onecurve.FSDP(), half),
     }
     single, found = alone(cases), fits_in_ranks(cases)
     for name in cases:
         curves = (logged[name]["train/loss"] for logged in (single, found))
         assert 1e-6 < largest_difference(*curves) < 0.01
+
+
+REJECTED: dict[Any, Case] = {
+    "wrap=['Conv2d']: the task has no Conv2d": (Small, onecurve.FSDP(wrap=["Conv2d"]), {}),
+    "['encode']: no module of Small has": (Small, onecurve.FSDP(forward_methods=["encode"]), {}),
+    "parameter temperature has no dimension": (Tempered, onecurve.mesh(context=2), {}),
+}
+
+
+def test_unknown_units_and_methods_and_scalars_are_rejected() -> None:
+    for line, said in fits_in_ranks(REJECTED).items():
+        assert line in said
 
 
 class Sent(TorchDispatchMode):
@@ -42,38 +71,23 @@ class Sent(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class CountsMessages(Callback):
-    """Of the last step."""
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.sent = Sent()
-        self.sent.__enter__()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        self.sent.__exit__(None, None, None)
-
-
-def sent_in_a_step() -> list[dict[str, int]]:
-    """By kind, and by strategy."""
-    found = []
-    for strategy in (
-        onecurve.FSDP(reshard_after_forward=True),
-        onecurve.FSDP(),
-        onecurve.Tensor(),
-    ):
-        counts = CountsMessages()
-        fits({"": (Small, strategy, {"callbacks": [counts]})})
-        found.append({**counts.sent.kinds})
-    return found
+def sent_in_the_last_step(strategy: Any) -> Counter[str]:
+    """By kind, beyond what a fit sends that is a step shorter."""
+    counts = []
+    for steps in (1, 2):
+        with Sent() as sent:
+            fits({"": (Small, strategy(), {"max_steps": steps})})
+        counts.append(sent.kinds)
+    return counts[1] - counts[0]
 
 
 @pytest.mark.compares
 def test_a_step_sends_no_more_than_it_must() -> None:
-    frees, keeps, tensor = warm_ranks.run(sent_in_a_step)
-    # Three layers with parameters: each is gathered for the forward and for the backward pass.
-    # The last one is kept for it, unless all are to be freed.
-    for sent, gathered in ((frees, 6), (keeps, 5)):
-        assert (sent["_allgather_base_"], sent["_reduce_scatter_base_"]) == (gathered, 3)
+    fsdp = warm_ranks.run(sent_in_the_last_step, onecurve.FSDP)
+    # Three layers with parameters: each is gathered for the forward and for the backward pass, but
+    # the last one, which is kept for it.
+    assert (fsdp["_allgather_base_"], fsdp["_reduce_scatter_base_"]) == (5, 3)
     # A pair of layers needs one sum forwards and one backwards, beside one small message; the
     # outputs of the last layer are joined. The gradient of the inputs is nobody's.
-    assert tensor == {"allreduce_": 3, "_allgather_base_": 1}
+    tensor = warm_ranks.run(sent_in_the_last_step, onecurve.Tensor)
+    assert (tensor["allreduce_"], tensor["_allgather_base_"]) == (3, 1)
