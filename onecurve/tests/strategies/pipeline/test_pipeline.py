@@ -1,13 +1,7 @@
-"""strategy=pipeline: numbers of micro-batches, and what it prints.
+"""strategy=pipeline: numbers of micro-batches.
 
 Which modules it trains, and which it rejects, are rows of tests/parity/cases.py.
 """
-
-from pathlib import Path
-
-import pytest
-from conftest import TINY
-from processes import Command
 
 from onecurve.strategies.pipeline import limits
 
@@ -23,19 +17,3 @@ def test_a_split_is_one_that_the_schedule_takes() -> None:
                 assert schedule in (name, "gpipe")
     assert limits.split("1f1b", 4, 2, 50) == ("1f1b", 5)
     assert limits.split("1f1b", 4, 2, 47) == ("gpipe", 1)
-
-
-@pytest.mark.slow
-def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
-    """A line for each stage, and the idle time to expect."""
-    # In a process of its own: what ranks print goes where their server's output went.
-    options = ("strategy=pipeline", "trainer.max_epochs=1")
-    out, _ = Command(tmp_path, "train.py", *TINY, *options).communicate()
-    for words in (
-        "network.flatten … network.relu1 (3)",
-        "33,280",
-        "imbalance 1.",
-        "4 micro-batches of 16",
-        "predicted bubble",
-    ):
-        assert words in out

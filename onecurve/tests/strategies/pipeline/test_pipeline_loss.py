@@ -5,13 +5,10 @@ What is another loss from the first step on is a row of tests/parity/cases.py.
 
 from typing import Any
 
-import pytest
-from lightning.pytorch import Callback, Trainer
-from several_fits import Case, Small, data, fits, fits_in_ranks
+from several_fits import Case, Small, data, fits_in_ranks
 from torch import Tensor
 
 import onecurve
-from onecurve.errors import UserError
 
 
 class MixedUp(Small):
@@ -25,13 +22,6 @@ class MixedUp(Small):
         return 0.7 * self.loss(outputs, targets) + 0.3 * self.loss(outputs, targets.flip(0))
 
 
-class OfTheStep(Small):
-    """Has a loss that needs an attribute of another step."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return super().loss(outputs, targets) * self.scale
-
-
 class Signed(Small):
     """Has a loss of both signs, which is zero but for rounding in its first step."""
 
@@ -40,24 +30,9 @@ class Signed(Small):
         return (1000 * (targets - first)).mean() + 1e-6 * super().loss(outputs, targets)
 
 
-class Steps(Callback):
-    """Says in which step a fit was ended."""
-
-    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
-        error.args = (f"{error} (ended in step {trainer.global_step})",)
-
-
-class Saves(Steps):
-    """Asks for the weights after step 1."""
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        trainer.strategy.lightning_module_state_dict()
-
-
-# When a mistake of step 1 is found: before another step counts.
+# When a mistake of step 1 is found.
 WRONG: dict[str, dict[str, Any]] = {
     "in the next step": {},
-    "before weights are saved": {"callbacks": [Saves()]},
     "at the end of the fit": {"max_steps": 2},
 }
 RIGHT: dict[str, tuple[type[Small], dict[str, Any]]] = {
@@ -68,7 +43,7 @@ RIGHT: dict[str, tuple[type[Small], dict[str, Any]]] = {
 
 
 def case(module: type[Small], options: dict[str, Any]) -> Case:
-    return module, onecurve.Pipeline(microbatches=2), {"callbacks": [Steps()], **options}
+    return module, onecurve.Pipeline(microbatches=2), options
 
 
 def test_another_loss_is_rejected_and_the_right_one_never_is() -> None:
@@ -80,14 +55,7 @@ def test_another_loss_is_rejected_and_the_right_one_never_is() -> None:
         assert line.startswith("strategy=pipeline: ")
         for words in ("in step 1, ", "Pipeline(schedule='gpipe')"):
             assert words in line
-        assert line.endswith("(ended in step 2)")
         assert "\n" not in line
     for name in RIGHT:
         assert not isinstance(found[name], str), f"{name}: {found[name]}"
         assert len(found[name]["train/loss"]) == 6
-
-
-def test_so_is_a_loss_that_micro_batches_do_not_have() -> None:
-    line = r"OfTheStep.loss fails on outputs .* has no attribute 'scale'"
-    with pytest.raises(UserError, match=line):
-        onecurve.launch(fits, {"": case(OfTheStep, {"is_alone": True})}, devices=2)
