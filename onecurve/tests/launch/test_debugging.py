@@ -1,11 +1,10 @@
 """`breakpoint()` in ranks: one of them gets the terminal, and the run continues afterwards."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Cli
+from conftest import TINY
 from lightning.pytorch import Callback, Trainer
 from processes import Command, in_terminal
 
@@ -43,22 +42,3 @@ def test_without_a_terminal_a_breakpoint_is_ignored_with_a_message(tmp_path: Pat
     _, err = process.communicate()
     assert process.returncode == 0, err
     assert err.count("rank 0 ignores breakpoint(): there is no terminal;") == 1
-
-
-class Told(Callback):
-    """Logs something that only `hydra.verbose` shows."""
-
-    def on_fit_start(self, *_: Any) -> None:
-        for name in ("mine", "another"):
-            logging.getLogger(name).debug("a detail of %s", name)
-
-
-def test_the_log_of_every_rank_is_as_verbose_as_hydra(train: Cli) -> None:
-    told = "+callbacks.told._target_=test_debugging.Told"
-    outcome = train("hydra.verbose=[mine]", "strategy=ddp", told, "trainer.fast_dev_run=true")
-    logs = [log.read_text() for log in (outcome.run / "logs").iterdir()]
-    assert len(logs) == 2
-    for text in logs:
-        assert "DEBUG mine: a detail of mine" in text
-        assert "a detail of another" not in text
-    assert "a detail" not in outcome.out + outcome.err

@@ -84,7 +84,7 @@ def test_a_run_continues_with_fewer_and_with_more_nodes(
     def steps(ranks: int) -> int:
         return len(list(tmp_path.glob(f"step-*-of-{ranks}")))
 
-    told = {**elastic_pod(free_port()), "PET_RDZV_CONF": "last_call_timeout=5"}
+    told = {**elastic_pod(0, free_port()), "PET_RDZV_CONF": "last_call_timeout=5"}
     first = start(*command, **told)
     wait_until(lambda: bool(listens(first.pid)))
     second = start(*command, **told)

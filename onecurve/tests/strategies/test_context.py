@@ -1,4 +1,4 @@
-"""Context parallelism: which inputs it shards or rejects, and what `positions` returns.
+"""Context parallelism: which inputs it shards or rejects.
 
 That networks on shards train like those on full sequences is in rows of tests/parity/cases.py.
 """
@@ -11,7 +11,6 @@ from several_fits import Case, Small, fits_in_ranks
 from torch import Tensor
 
 import onecurve
-import onecurve.strategies.context_parallel as context
 
 
 class Calls(Small):
@@ -46,13 +45,3 @@ def test_inputs_that_cannot_be_sharded_are_rejected_and_labels_are_passed_in_ful
     assert isinstance(found.pop(""), dict)
     for line, said in found.items():
         assert line in said
-
-
-def test_positions_need_no_strategy() -> None:
-    assert onecurve.positions(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
-    compiled = torch.compile(onecurve.positions, backend="eager", fullgraph=True)
-    with context.working_on(context.Piece(5, rank=3, size=4)):
-        assert compiled(torch.zeros(3, 5)).tolist() == [15, 16, 17, 18, 19]
-        # Of another length, and so not what was cut.
-        assert onecurve.positions(torch.zeros(3, 6)).tolist() == [0, 1, 2, 3, 4, 5]
-    assert compiled(torch.zeros(3, 5)).tolist() == [0, 1, 2, 3, 4]
