@@ -73,11 +73,8 @@ class OfRows(Stranger):
 CHANGES = [
     "weight[0] = 0",
     "gradient[4:9] *= 0.5",
-    "torch.chunk(weight, 2)[0].mul_(2)",
     "weight.view(-1)[3:9] *= 2",
-    "weight.diagonal().zero_()",
     "weight.fill_diagonal_(0.1)",
-    "weight.renorm_(2, 0, 0.5)",
     "weight.data.copy_(torch.ones(weight.shape, dtype=weight.dtype))",
     "nn.init.orthogonal_(weight)",
 ]

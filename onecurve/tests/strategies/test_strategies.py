@@ -1,14 +1,16 @@
-"""What is sent or computed in 16 bits, how often, and what options are rejected."""
+"""What is sent or computed in 16 bits, how often, and what cannot be sharded."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import warm_ranks
 from conftest import largest_difference
+from others import Stranger, Tempered
 from several_fits import Case, Small, alone, fits, fits_in_ranks
-from torch import nn
+from torch import Tensor, nn
 
 import onecurve
 from onecurve.compat.of_torch import TorchDispatchMode
@@ -19,14 +21,6 @@ class Normalized(Small):
 
     def network(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
-
-
-class Tempered(Small):
-    """Has a parameter without a dimension, which `fsdp` and `tensor` train: see tests/parity."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.temperature = nn.Parameter(torch.ones(()))
 
 
 @pytest.mark.compares
@@ -46,15 +40,41 @@ def test_curves_of_16_bits_stay_near_single() -> None:
         assert 1e-6 < largest_difference(*curves) < 0.01
 
 
+class Calls(Small):
+    """Calls its network with inputs of these shapes."""
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shapes = shapes
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.net(inputs[0])
+
+    def of(self, batch: Any) -> Tensor:
+        outputs: Tensor = self(*(torch.zeros(shape) for shape in self.shapes))
+        return outputs.sum()
+
+
+def in_context(*shapes: tuple[int, ...]) -> Case:
+    return partial(Calls, *shapes), onecurve.mesh(context=2), {}
+
+
 REJECTED: dict[Any, Case] = {
     "wrap=['Conv2d']: the task has no Conv2d": (Small, onecurve.FSDP(wrap=["Conv2d"]), {}),
     "['encode']: no module of Small has": (Small, onecurve.FSDP(forward_methods=["encode"]), {}),
-    "parameter temperature has no dimension": (Tempered, onecurve.mesh(context=2), {}),
+    "temperature has no dimension": (partial(Stranger, Tempered), onecurve.mesh(context=2), {}),
+    "the sequence length 5; use context=1, or sequences of 6": in_context((2, 5, 6)),
+    "the shape (6,), so there is no dimension 1": in_context((6,)),
+    "another has full sequences of that length": in_context((2, 4, 6), (2, 2, 6)),
 }
 
 
-def test_unknown_units_and_methods_and_scalars_are_rejected() -> None:
-    for line, said in fits_in_ranks(REJECTED).items():
+def test_what_cannot_be_sharded_is_rejected() -> None:
+    """Units, methods, scalars and sequences; labels and conditions are passed in full."""
+    labels_and_conditions = {"": in_context((2, 4, 6), (2,), (2, 4))}
+    found = fits_in_ranks({**REJECTED, **labels_and_conditions})
+    assert isinstance(found.pop(""), dict)
+    for line, said in found.items():
         assert line in said
 
 
