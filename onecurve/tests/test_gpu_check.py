@@ -37,12 +37,11 @@ def test_a_machine_with_what_the_core_needs_alone_is_checked(tmp_path: Path) -> 
     checked = [*only[:2], "transformer tensor 32-true 2 ranks"]
     assert [*entries] == [*plain, *checked]
     for name in checked:
-        task, _, precision, *_ = name.split()
-        curve, each = entries[f"{task} plain 32-true on the CPU"]["loss"], entries[name]
+        each, tolerance = entries[name], TOLERANCES[name.split()[2]][0]
         assert each["outcome"] == "equal"
-        assert len(each["loss"]) == len(curve) == 8
-        assert each["loss"][-1] != curve[0]
-        assert each["apart_from_cpu"] <= TOLERANCES[precision][0]
+        assert len(each["loss"]) == 8
+        assert each["loss"][-1] != each["loss"][0]
+        assert each["apart_from_cpu"] <= tolerance
     assert "| mlp ddp 32-true | equal |" in (tmp_path / "gpu_check.md").read_text()
 
 
@@ -63,19 +62,8 @@ def test_what_does_not_pass_is_told_and_stops_nothing(
     page = (tmp_path / "gpu_check.md").read_text()
     assert page.count("- mlp ddp 9-true: failed: ") == 2
     assert page.count("(does not count)") == 1
-
-
-def test_what_no_time_is_left_for_is_told_and_what_does_not_exist_rejected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--device", "cpu", "--out", str(tmp_path), "--only", "mlp ddp *"]
-    assert check.main([*arguments, "--minutes", "0"]) == 1
-    entries = found(tmp_path)["entries"]
-    assert {each["outcome"] for each in entries} == {"not run"}
-    assert len(entries) == 1 + len(TOLERANCES)
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit, match="2"):
         check.main(["--only", "mlp deepspeed *", "--device", "cpu"])
-    assert end.value.code == 2
     assert "--only mlp deepspeed *: matches no entry" in capsys.readouterr().err
 
 
@@ -87,22 +75,17 @@ def test_loops_are_measured_side_by_side(tmp_path: Path) -> None:
     entries = {each["name"]: each for each in found(tmp_path)["entries"]}
     assert [*entries] == [*NAMES, PROFILE, chunked]
     for network in ("large", "resnet"):
-        bare, plain, ours = (entries[f"{network} {loop}"] for loop in (BARE, LIGHTNING, OURS))
-        # All train the same network on the same batches.
-        assert plain["final_loss"] == pytest.approx(bare["final_loss"], rel=1e-3)
-        assert ours["final_loss"] == pytest.approx(bare["final_loss"], rel=1e-3)
-        assert min(len(each["windows"]) for each in (bare, plain, ours)) == 2
-        assert min(each["seconds_of_first_step"] for each in (bare, plain, ours)) > 0
-        assert 0 < ours["share_of_our_code"] < 1
+        bare, *others = (entries[f"{network} {loop}"] for loop in (BARE, LIGHTNING, OURS))
+        for each in others:
+            # All train the same network on the same batches.
+            assert each["final_loss"] == pytest.approx(bare["final_loss"], rel=1e-3)
+            assert len(each["windows"]) == len(bare["windows"]) == 2
         # What is hooked into a layer is not compiled with it, for each shape of its parameters.
-        assert 0 <= ours["graphs"] - bare["graphs"] <= 2
+        assert 0 <= others[1]["graphs"] - bare["graphs"] <= 2
     ours = entries[f"large {OURS}"]
     assert ours["planned_bytes"] == pytest.approx(sum(ours["planned_bytes_of"].values()))
     assert entries[chunked]["final_loss"] == pytest.approx(ours["final_loss"], rel=1e-2)
-    shares = entries[PROFILE]["shares"]
-    assert sum(shares.values()) == pytest.approx(1, abs=0.1)
-    assert min(shares[row] for row in ("attention", "loss", "matrix products", "optimizer")) > 0
+    assert sum(entries[PROFILE]["shares"].values()) == pytest.approx(1, abs=0.1)
     page = (tmp_path / "gpu_check.md").read_text()
-    assert "which stands for a large one on a CPU" in page
     assert page.count(f"| {BARE} | ") == page.count(f"| {LIGHTNING} | ") == 2
     assert f"| {chunked} | " in page

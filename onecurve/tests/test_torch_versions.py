@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import others
 import pytest
 import several_fits
 import stages
@@ -38,22 +37,12 @@ def compiled() -> Any:
     return strategy
 
 
-# A strategy, a task and its data.
+# A strategy, a task and its data; the others of the table are in rows of tests/parity/cases.py.
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]] = {
-    "strategy.schedule=zbv": (
-        partial(Pipeline, schedule="zbv", microbatches=8),
-        tasks.SharesGradients,
-        partial(data.plain, 8),
-    ),
     "strategy=pipeline whose stages pass on what has no gradient": (
         partial(Pipeline, microbatches=2),
         partial(stages.Of, stages.UNet),
         several_fits.data,
-    ),
-    "manual_backward with sharded parameters of the task itself": (
-        FSDP,
-        others.ByHand,
-        others.loaders,
     ),
     "activation_checkpointing=selective with compile in float64": (
         compiled,
@@ -65,9 +54,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]]
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    "feature", one_of_a_kind(CASES, kept=["strategy.schedule=zbv", *filter(too_old, CASES)])
-)
+@pytest.mark.parametrize("feature", one_of_a_kind(CASES, kept=[*filter(too_old, CASES)]))
 def test_it_works_here_or_is_rejected(feature: str) -> None:
     make_strategy, make_task, make_data = CASES[feature]
     options: dict[str, Any] = {"steps": 4, "accelerator": "cpu"}

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 
 # Words that stand for what a person fills in.
-FILLED_IN = {"callbacks=NAME": "callbacks=ema"}
 LEFT_OPEN = re.compile(r"\.\.\.|DATE|VALUE|CLASS|MyClass")
 KEY = r"[+~]?[a-z][\w./]*"
 QUOTED = r"""'[^']+'(?:"'"'[^']*')*"""  # with apostrophes, as shlex.quote writes them
@@ -25,9 +24,7 @@ def followed(line: str, typed: list[str]) -> Iterator[list[str]]:
     for proposed in PROPOSED.findall(line):
         if LEFT_OPEN.search(proposed):
             continue
-        for name, value in FILLED_IN.items():
-            proposed = proposed.replace(name, value)
-        words = shlex.split(proposed)
+        words = shlex.split(proposed.replace("callbacks=NAME", "callbacks=ema"))
         gone = {*map(key_of, words)} | ({refused} if goes else set())
         stay = (word for word in typed if "=" in word[1:] or word.startswith("~"))
         yield [*(word for word in stay if key_of(word) not in gone), *words]

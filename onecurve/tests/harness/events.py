@@ -21,9 +21,8 @@ class Events:
         return [event.value for event in self.read.Scalars(name)]
 
     def steps(self, name: str) -> list[int]:
-        kind = "Images" if name in self.tags["images"] else "Tensors"
-        kind = "Scalars" if name in self.tags["scalars"] else kind
-        return [event.step for event in getattr(self.read, kind)(name)]
+        (kind,) = (kind for kind in ("scalars", "images", "tensors") if name in self.tags[kind])
+        return [event.step for event in getattr(self.read, kind.title())(name)]
 
     def hparams(self) -> dict[str, Any]:
         content = self.read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content

@@ -38,7 +38,7 @@ def pod_of_torch(number: int, port: int) -> dict[str, str]:
     return pod(number, port) | told | {"RANK": str(number)}
 
 
-def elastic_pod(port: int) -> dict[str, str]:
+def elastic_pod(_: int, port: int) -> dict[str, str]:
     """What it tells every pod of an elastic job, of one or of two pods."""
     told = {"PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_BACKEND": "c10d"}
     return told | {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_ID": "job"}

@@ -1,9 +1,8 @@
-"""Environment variables of Slurm that describe ranks and nodes; a long path of TMPDIR."""
+"""Environment variables of Slurm that describe ranks and nodes."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
@@ -70,27 +69,3 @@ def test_ranks_of_srun_meet_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -
         assert TorchElasticEnvironment.detect()
         assert (environment.global_rank(), environment.local_rank()) == (3, 1)
         assert (environment.main_address, environment.main_port) == ("node07", 15042)
-
-
-STARTS_A_RANK = """
-from multiprocessing import get_context
-from onecurve.launch import forkserver
-
-forkserver.PRELOADED = ()
-if __name__ == "__main__":
-    forkserver.warm_up()
-    rank = get_context("forkserver").Process(target=print, args=("a rank",))
-    rank.start()
-    rank.join()
-"""
-
-
-def test_ranks_start_even_if_the_path_of_tmpdir_is_long(tmp_path: Path) -> None:
-    folder = tmp_path / ("long" * 30)
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", STARTS_A_RANK], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "TMPDIR": str(folder)},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "a rank\n"), done.stderr
-    assert list(folder.iterdir()) == []

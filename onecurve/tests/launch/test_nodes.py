@@ -24,10 +24,6 @@ TORCHRUN = (PYTHON, "-m", "torch.distributed.run")
 BY_HAND = ("--nnodes=2", "--nproc-per-node=1", "--node-rank={number}", "--master-addr=localhost")
 
 
-def elastic(_: int, port: int) -> dict[str, str]:
-    return elastic_pod(port)
-
-
 def task_of_slurm(number: int, port: int) -> dict[str, str]:
     """What Slurm tells a task, of which each node has one."""
     step = {"ID": "0", "NUM_TASKS": "2", "NUM_NODES": "2", "TASKS_PER_NODE": "1(x2)"}
@@ -48,11 +44,9 @@ def task_of_one_node(number: int, port: int) -> dict[str, str]:
 WAYS_IN: dict[str, tuple[tuple[str, ...], Callable[[int, int], dict[str, str]], str]] = {
     "torchrun": ((*TORCHRUN, *BY_HAND, "--master-port={port}"), lambda *_: {}, "ddp"),
     "a PyTorchJob": ((), pod_of_torch, "ddp"),
-    "a PyTorchJob, torchrun": (TORCHRUN, pod_of_torch, "fsdp"),
     "a TrainJob": ((), pod, "fsdp"),
     "a TrainJob, torchrun": (TORCHRUN, pod, "pipeline"),
-    "an elastic PyTorchJob": ((), elastic, "pipeline"),
-    "an elastic PyTorchJob, torchrun": (TORCHRUN, elastic, "ddp"),
+    "an elastic PyTorchJob": ((), elastic_pod, "pipeline"),
     "srun": ((), task_of_slurm, "fsdp"),
     "srun on one node": ((), task_of_one_node, "ddp"),
     "srun bash -c": (("bash", "-c", '"$0" "$@"; exit $?', PYTHON), task_of_slurm, "pipeline"),
@@ -77,6 +71,6 @@ def test_two_nodes_are_one_run_however_they_are_started(
     second = node(1)
     said = finish(node(0), second)
     assert sorted("Training finished" in out for out, _ in said) == [False, True]
-    assert told is elastic or "Training finished" in said[0][0]
+    assert told is elastic_pod or "Training finished" in said[0][0]
     assert told is not task_of_one_node or said[1] == ("", "")
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)

@@ -52,8 +52,7 @@ def test_a_killed_node_can_rejoin(start: Start, trained: Cli, tmp_path: Path) ->
     port = free_port()
     dies = (*dying(8, rank=1), "+callbacks.die.node=true")
     command = (*TRAIN, *dies, "launch.max_restarts=1")
-    left = start(*command, **pod(0, port))
-    killed = start(*command, **pod(1, port))
+    left, killed = (start(*command, **pod(number, port)) for number in (0, 1))
     wait_until(lambda: killed.poll() is not None)
     assert killed.returncode == -signal.SIGKILL
     said = finish(left, start(*command, **pod(1, port)))
@@ -84,7 +83,7 @@ def test_a_run_continues_with_fewer_and_with_more_nodes(
     def steps(ranks: int) -> int:
         return len(list(tmp_path.glob(f"step-*-of-{ranks}")))
 
-    told = {**elastic_pod(free_port()), "PET_RDZV_CONF": "last_call_timeout=5"}
+    told = {**elastic_pod(0, free_port()), "PET_RDZV_CONF": "last_call_timeout=5"}
     first = start(*command, **told)
     wait_until(lambda: bool(listens(first.pid)))
     second = start(*command, **told)

@@ -24,11 +24,7 @@ REFUSED = [
     (POD, f"{DDP} trainer.devices=2", "PET_NPROC_PER_NODE=1 … auto"),
     (POD, f"-m {DDP} seed=1,2", "-m: PET_NNODES=2"),
     ("RANK=abc LOCAL_RANK=0", DDP, "RANK=abc: must be a whole number from 0 … unset RANK"),
-    ("RANK=abc", "", "RANK=abc: must be a whole number from 0 … unset RANK"),
-    ("RANK=0 WORLD_SIZE=two", "", "WORLD_SIZE=two: must be a whole number from 1 … unset WORLD_"),
     (f"{TORCHRUN} MASTER_PORT=abc", DDP, "MASTER_PORT=abc: must be a … unset MASTER_PORT"),
-    (f"{TORCHRUN} LOCAL_WORLD_SIZE=0", DDP, "LOCAL_WORLD_SIZE=0: must be a whole number from 1"),
-    (f"{SRUN} SLURM_NTASKS=two", DDP, "SLURM_NTASKS=two: must be … unset SLURM_NTASKS"),
     ("GLOO_SOCKET_IFNAME=nope0", DDP, "GLOO_SOCKET_IFNAME=nope0 … use one of lo"),
 ]
 

@@ -53,9 +53,6 @@ class Saved:
             self.most = max(self.most, self.now)
 
     def is_parameter(self, tensor: Tensor) -> bool:
-        base = tensor if tensor._base is None else tensor._base
-        if isinstance(base, nn.Parameter):
-            return True
         address = tensor.untyped_storage().data_ptr()
         # FSDP2 puts what it has gathered into the place of its shards.
         return any(
@@ -93,7 +90,6 @@ FEW = (
     *("test=false", "monitor=train/loss", "mode=min"),
     "+callbacks.count._target_=test_planner_bytes.Count",
 )
-MLP = ("model=mlp",)
 # By a batch, as the plan divides it: not by its parameters; the batch is cut into views.
 LENET = ("model=lenet", "data.image_size=32", "+task.example_shape=[64,1,32,32]")
 TRANSFORMER = (
@@ -101,11 +97,22 @@ TRANSFORMER = (
     "+model.width=32",
     "data._target_=sequences.Sequences",
 )
+HALF = "trainer.precision=bf16-mixed"
+RECOMPUTED = "strategy.activation_checkpointing=true"
+COMPILED = ("compile=layer", "compile_backend=aot_eager_decomp_partition")  # as inductor, no code
+BOTH = ("strategy=mesh", "strategy.pipeline=2", "trainer.devices=4")
+CASES: dict[str, tuple[Sizes, tuple[str, ...]]] = {
+    "fsdp": (Sizes(shard=2), ("strategy=fsdp", *TRANSFORMER)),
+    "tensor": (Sizes(tensor=2), ("strategy=tensor", "model=mlp")),
+    "1f1b": (Sizes(pipeline=2), ("strategy=pipeline", "strategy.schedule=1f1b", *LENET)),
+    "compiled": (Sizes(), ("strategy=single", *COMPILED, HALF, *TRANSFORMER)),
+    "pipeline of shards": (Sizes(pipeline=2, shard=2), (*BOTH, *TRANSFORMER)),
+    "fsdp, 16 bits": (Sizes(shard=2), ("strategy=fsdp", HALF, *TRANSFORMER)),
+    "fsdp, recomputed": (Sizes(shard=2), ("strategy=fsdp", RECOMPUTED, *TRANSFORMER)),
+}
 
 
-def planned(
-    run: Any, sizes: Sizes, schedule: str, microbatches: int, checkpointing: str
-) -> list[Any]:
+def planned(run: Any, sizes: Sizes, checkpointing: str) -> list[Any]:
     """What the plan of a run's own configuration says of each rank of a pipeline."""
     config = OmegaConf.load(run / "config.yaml")
     auto = dict.fromkeys(("schedule", "microbatches"), "auto")
@@ -114,52 +121,23 @@ def planned(
     config.plan.activation_checkpointing = "none"
     request: Request = request_of(config)
     share = request.batch // sizes.data_parallel
+    schedule, microbatches = ("1f1b", 4) if sizes.pipeline > 1 else ("", 1)
     stages = stages_of(
         request.network.costs(share), sizes.pipeline, schedule, microbatches, share / microbatches
     )
     return Estimate(request, sizes, stages, checkpointing).ranks
 
 
-SPLIT = "interleaved_zero_bubble"
-PIPELINE = ("strategy=pipeline", "trainer.devices=2")
-FOUR = ("strategy.replicas=2", "trainer.devices=4")
-BOTH = ("strategy=mesh", "strategy.pipeline=2", "trainer.devices=4")
-MESHES: dict[str, tuple[tuple[str, ...], Sizes, str, int]] = {
-    "single": (("strategy=single",), Sizes(), "", 1),
-    "fsdp": (("strategy=fsdp", "trainer.devices=2"), Sizes(shard=2), "", 1),
-    "tensor": (("strategy=tensor", "trainer.devices=2"), Sizes(tensor=2), "", 1),
-    "replicas of shards": (("strategy=fsdp", *FOUR), Sizes(replicate=2, shard=2), "", 1),
-    "pipeline of shards": (BOTH, Sizes(pipeline=2, shard=2), "1f1b", 4),
-    "1f1b": ((*PIPELINE, "strategy.schedule=1f1b"), Sizes(pipeline=2), "1f1b", 4),
-    SPLIT: ((*PIPELINE, f"strategy.schedule={SPLIT}"), Sizes(pipeline=2), SPLIT, 4),
-}
-COMPILED = (
-    *("compile=layer", "compile_backend=aot_eager_decomp_partition"),  # as inductor, without code
-    *("trainer.precision=bf16-mixed", *TRANSFORMER),
-)
-CASES = [("fsdp", TRANSFORMER), ("1f1b", LENET), ("tensor", MLP), ("single", COMPILED)]
-LONG = [
-    *((mesh, TRANSFORMER) for mesh in ("replicas of shards", "pipeline of shards", SPLIT)),
-    ("fsdp", ("trainer.precision=bf16-mixed", *TRANSFORMER)),
-    ("fsdp", ("strategy.activation_checkpointing=true", *TRANSFORMER)),
-]
-
-
 @pytest.mark.compares
-@pytest.mark.parametrize(("mesh", "typed"), one_of_a_kind([*CASES, *LONG], kept=CASES), ids=str)
-def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str, typed: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("case", one_of_a_kind(CASES, kept=("fsdp", "tensor", "1f1b", "compiled")))
+def test_a_plan_says_what_each_rank_holds(train: Cli, case: str) -> None:
     """Every kind on every rank, to 5 %."""
-    options, sizes, schedule, microbatches = MESHES[mesh]
-    run = train(*FEW, *options, *typed).run
-    checkpointing = "full" if "strategy.activation_checkpointing=true" in typed else "none"
-    expected = planned(run, sizes, schedule, microbatches, checkpointing)
+    sizes, typed = CASES[case]
+    run = train(*FEW, *typed).run
+    expected = planned(run, sizes, "full" if RECOMPUTED in typed else "none")
     ranks = [json.loads(path.read_text()) for path in sorted(run.glob("held_*.json"))]
     assert len(ranks) == sizes.ranks
     for rank, counted in enumerate(ranks):
         one = expected[sizes.coordinates(rank).pipeline]
         for kind in KINDS:
-            if kind == "activations" and schedule == SPLIT:
-                # PyTorch's split backward pass lets go of a micro-batch later than its order says.
-                assert one.activations <= 1.05 * counted[kind] <= 1.6 * one.activations
-                continue
             assert getattr(one, kind) == pytest.approx(counted[kind], rel=0.05, abs=64), kind

@@ -18,8 +18,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "munge")
-# A machine of tests may wait for its disk after every file.
-QUICKLY = ("-o", "Dpkg::Options::=--force-unsafe-io")
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "scancel", "scontrol", "squeue")
 HOSTS = {"login": "10.231.78.1", "node0": "10.231.78.10", "node1": "10.231.78.11"}
 NODES = ("node0", "node1")
@@ -75,7 +73,7 @@ def install() -> None:
         return
     told = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update"], capture_output=True)
-    command = ["apt-get", "install", "--yes", "--no-install-recommends", *QUICKLY, *PACKAGES]
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES]
     done = subprocess.run(command, env=told, capture_output=True, text=True)
     if done.returncode:
         raise CannotRun(f"`{' '.join(command)}` failed: {done.stderr.strip()[-200:]}")

@@ -73,11 +73,8 @@ class OfRows(Stranger):
 CHANGES = [
     "weight[0] = 0",
     "gradient[4:9] *= 0.5",
-    "torch.chunk(weight, 2)[0].mul_(2)",
     "weight.view(-1)[3:9] *= 2",
-    "weight.diagonal().zero_()",
     "weight.fill_diagonal_(0.1)",
-    "weight.renorm_(2, 0, 0.5)",
     "weight.data.copy_(torch.ones(weight.shape, dtype=weight.dtype))",
     "nn.init.orthogonal_(weight)",
 ]
@@ -95,26 +92,15 @@ def test_rows_of_what_is_sharded_are_changed_in_the_context_alone() -> None:
         assert "\n" not in line
 
 
-class Summed(nn.Module):
-    """No sequence of layers: it has a line of its own in between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.last(self.first(inputs).tanh()) + inputs
-        return made
-
-
 def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
     """What a script reads of a task after its fit, changes, draws, loads, and trains on with."""
     torch.manual_seed(0)
     trainer = quiet_trainer(strategy, devices, max_epochs=1, **SHORT)
-    task = Stranger(Summed)
+    task = Stranger()
+    ones = {name: torch.ones_like(value) for name, value in task.model.state_dict().items()}
     trainer.fit(task, loader())
-    inputs = Samples()[0]["inputs"]
-    found = []
+    inputs, last = Samples()[0]["inputs"], task.model[-1]
+    found: list[Any] = []
 
     def notes(read: Callable[[], Tensor]) -> None:
         try:
@@ -124,13 +110,12 @@ def between_two_fits(strategy: Any, devices: int = 2) -> list[Any]:
 
     with trainer.strategy.full_parameters(task):  # type: ignore[attr-defined]
         found += [parameter.detach().sum().item() for parameter in task.parameters()]
-        nn.init.orthogonal_(task.model.first.weight)
-        task.model.last.weight.data *= 2
+        nn.init.orthogonal_(task.model[0].weight)
+        last.weight.data *= 2
         notes(lambda: task.model(inputs))
     notes(lambda: task.model(inputs))
-    with trainer.strategy.full_parameters(task.model.last):  # type: ignore[attr-defined]
-        found += [parameter.detach().sum().item() for parameter in task.model.last.parameters()]
-    ones = {name: torch.ones_like(value) for name, value in Summed().double().state_dict().items()}
+    with trainer.strategy.full_parameters(last):  # type: ignore[attr-defined]
+        found += [parameter.detach().sum().item() for parameter in last.parameters()]
     task.model.load_state_dict(ones)
     trainer.fit_loop.max_epochs = 2
     trainer.fit(task, loader())

@@ -1,4 +1,4 @@
-"""Tasks as others write them, beside the table of tests/parity: lines that are said once, files."""
+"""Tasks as others write them, beside the table of tests/parity: what is said, files."""
 
 from contextlib import redirect_stderr
 from functools import partial
@@ -11,8 +11,8 @@ import torch
 import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import Trainer
-from others import WIDTH, AddsNoise, Centred, OwnLoader, Samples, Stranger, loaders
-from several_fits import Case, Saves, fits, quiet_trainer
+from others import WIDTH, AddsNoise, Samples, Stranger, loaders
+from several_fits import fits, quiet_trainer
 from sharded_networks import fused
 from torch import nn
 from torch.utils.data import DataLoader
@@ -20,44 +20,18 @@ from torchmetrics import MeanMetric
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.strategies.layers import find_layers
 
 
-def said_in_fits(folder: Path) -> str:
-    """What rank 0 prints in fits with a checkpoint at their ends."""
-    options: dict[str, Any] = {"data": partial(DataLoader, Samples(), 8)}
-    options["callbacks"] = [Saves(folder / "end.ckpt")]
-    cases: dict[Any, Case] = {
-        "ddp": (Centred, onecurve.DDP(), options),
-        "fsdp": (Centred, onecurve.FSDP(), options),
-        "draws": (AddsNoise, onecurve.DDP(), options),
-        "own": (Stranger, onecurve.DDP(), {**options, "data": OwnLoader}),
-    }
+def said_in_a_fit() -> str:
+    """What rank 0 prints while it trains a task whose step draws noise."""
     with redirect_stderr(StringIO()) as said:
-        found = fits(cases)
-    assert all(isinstance(each, dict) for each in found.values()), found
+        fits({"": (AddsNoise, onecurve.DDP(), {"data": partial(DataLoader, Samples(), 8)})})
     return said.getvalue()
 
 
-def test_a_line_is_said_once(tmp_path: Path) -> None:
-    said = warm_ranks.run(said_in_fits, tmp_path)
-    for line in (
-        "strategy=ddp: model.0.shift of Centred became different ones on each rank",
-        "strategy=fsdp: model.0.shift of Centred became different ones on each rank",
-        "strategy=ddp: training_step of AddsNoise draws random numbers, different ones on each",
-        "dropout may, which trains as well; draw noise in prepare(batch), where it is the same",
-        "strategy=ddp: every rank computes every batch of OwnLoader",
-    ):
-        assert said.count(line) == 1, line
-
-
-def test_layers_by_their_names() -> None:
-    class Named(Stranger):
-        def layers(self) -> list[str]:
-            return ["model.0"]
-
-    with pytest.raises(UserError, match=r"layers\(\) of Named: returns a str; return the modules"):
-        find_layers(Named())
+def test_a_step_that_draws_random_numbers_is_told_once() -> None:
+    line = "strategy=ddp: training_step of AddsNoise draws random numbers, different ones on each"
+    assert warm_ranks.run(said_in_a_fit).count(line) == 1
 
 
 def fit_of_the_other_package(trains: str) -> None:

@@ -1,16 +1,26 @@
-"""What is sent or computed in 16 bits, by which backend, and how often."""
+"""What is sent or computed in 16 bits, how often, and what cannot be sharded."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 import warm_ranks
 from conftest import largest_difference
-from lightning.pytorch import Callback
+from others import Stranger, Tempered
 from several_fits import Case, Small, alone, fits, fits_in_ranks
+from torch import Tensor, nn
 
 import onecurve
 from onecurve.compat.of_torch import TorchDispatchMode
+
+
+class Normalized(Small):
+    """Has BatchNorm, which computes in float32 beside layers of 16 bits."""
+
+    def network(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
 
 
 @pytest.mark.compares
@@ -19,14 +29,53 @@ def test_curves_of_16_bits_stay_near_single() -> None:
 
     Under SGD and with a smooth activation: both keep a small error small, and AdamW does not.
     """
+    half = {"precision": "bf16-mixed", "sync_batchnorm": True}
     cases: dict[Any, Case] = {
         "sent": (Small, onecurve.DDP(communication_dtype="bf16"), {}),
-        "computed": (Small, onecurve.FSDP(), {"precision": "bf16-mixed"}),
+        "computed": (Normalized, onecurve.FSDP(), half),
     }
     single, found = alone(cases), fits_in_ranks(cases)
     for name in cases:
         curves = (logged[name]["train/loss"] for logged in (single, found))
         assert 1e-6 < largest_difference(*curves) < 0.01
+
+
+class Calls(Small):
+    """Calls its network with inputs of these shapes."""
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shapes = shapes
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.net(inputs[0])
+
+    def of(self, batch: Any) -> Tensor:
+        outputs: Tensor = self(*(torch.zeros(shape) for shape in self.shapes))
+        return outputs.sum()
+
+
+def in_context(*shapes: tuple[int, ...]) -> Case:
+    return partial(Calls, *shapes), onecurve.mesh(context=2), {}
+
+
+REJECTED: dict[Any, Case] = {
+    "wrap=['Conv2d']: the task has no Conv2d": (Small, onecurve.FSDP(wrap=["Conv2d"]), {}),
+    "['encode']: no module of Small has": (Small, onecurve.FSDP(forward_methods=["encode"]), {}),
+    "temperature has no dimension": (partial(Stranger, Tempered), onecurve.mesh(context=2), {}),
+    "the sequence length 5; use context=1, or sequences of 6": in_context((2, 5, 6)),
+    "the shape (6,), so there is no dimension 1": in_context((6,)),
+    "another has full sequences of that length": in_context((2, 4, 6), (2, 2, 6)),
+}
+
+
+def test_what_cannot_be_sharded_is_rejected() -> None:
+    """Units, methods, scalars and sequences; labels and conditions are passed in full."""
+    labels_and_conditions = {"": in_context((2, 4, 6), (2,), (2, 4))}
+    found = fits_in_ranks({**REJECTED, **labels_and_conditions})
+    assert isinstance(found.pop(""), dict)
+    for line, said in found.items():
+        assert line in said
 
 
 class Sent(TorchDispatchMode):
@@ -42,38 +91,23 @@ class Sent(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class CountsMessages(Callback):
-    """Of the last step."""
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.sent = Sent()
-        self.sent.__enter__()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        self.sent.__exit__(None, None, None)
-
-
-def sent_in_a_step() -> list[dict[str, int]]:
-    """By kind, and by strategy."""
-    found = []
-    for strategy in (
-        onecurve.FSDP(reshard_after_forward=True),
-        onecurve.FSDP(),
-        onecurve.Tensor(),
-    ):
-        counts = CountsMessages()
-        fits({"": (Small, strategy, {"callbacks": [counts]})})
-        found.append({**counts.sent.kinds})
-    return found
+def sent_in_the_last_step(strategy: Any) -> Counter[str]:
+    """By kind, beyond what a fit sends that is a step shorter."""
+    counts = []
+    for steps in (1, 2):
+        with Sent() as sent:
+            fits({"": (Small, strategy(), {"max_steps": steps})})
+        counts.append(sent.kinds)
+    return counts[1] - counts[0]
 
 
 @pytest.mark.compares
 def test_a_step_sends_no_more_than_it_must() -> None:
-    frees, keeps, tensor = warm_ranks.run(sent_in_a_step)
-    # Three layers with parameters: each is gathered for the forward and for the backward pass.
-    # The last one is kept for it, unless all are to be freed.
-    for sent, gathered in ((frees, 6), (keeps, 5)):
-        assert (sent["_allgather_base_"], sent["_reduce_scatter_base_"]) == (gathered, 3)
+    fsdp = warm_ranks.run(sent_in_the_last_step, onecurve.FSDP)
+    # Three layers with parameters: each is gathered for the forward and for the backward pass, but
+    # the last one, which is kept for it.
+    assert (fsdp["_allgather_base_"], fsdp["_reduce_scatter_base_"]) == (5, 3)
     # A pair of layers needs one sum forwards and one backwards, beside one small message; the
     # outputs of the last layer are joined. The gradient of the inputs is nobody's.
-    assert tensor == {"allreduce_": 3, "_allgather_base_": 1}
+    tensor = warm_ranks.run(sent_in_the_last_step, onecurve.Tensor)
+    assert (tensor["allreduce_"], tensor["_allgather_base_"]) == (3, 1)

@@ -22,24 +22,10 @@ def mlp(
 
 def lenet(in_channels: int, image_size: int, num_classes: int) -> nn.Sequential:
     """Images of 32 x 32 pixels to logits (N, num_classes), in fourteen layers."""
-    return nn.Sequential(
-        OrderedDict(
-            c1=nn.Conv2d(in_channels, 6, 5),
-            c1_tanh=nn.Tanh(),
-            s2=nn.AvgPool2d(2),
-            s2_tanh=nn.Tanh(),
-            c3=nn.Conv2d(6, 16, 5),
-            c3_tanh=nn.Tanh(),
-            s4=nn.AvgPool2d(2),
-            s4_tanh=nn.Tanh(),
-            c5=nn.Conv2d(16, 120, 5),
-            c5_tanh=nn.Tanh(),
-            flatten=nn.Flatten(),
-            f6=nn.Linear(120, 84),
-            f6_tanh=nn.Tanh(),
-            output=nn.Linear(84, num_classes),
-        )
-    )
+    layers = [nn.Conv2d(in_channels, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Tanh()]
+    layers += [nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Tanh()]
+    layers += [nn.Conv2d(16, 120, 5), nn.Tanh(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, num_classes))
 
 
 def initialize(network: nn.Module, weight: Callable[[Tensor], Tensor] | None = None) -> None:
