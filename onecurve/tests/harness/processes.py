@@ -3,9 +3,9 @@
 import itertools
 import os
 import pty
-import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +15,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1] / "project"
 NUMBERS = itertools.count()
+LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
 class Command(subprocess.Popen[str]):
@@ -98,11 +99,24 @@ def session(leader: int) -> list[str]:
 
 
 def listens(leader: int) -> set[str]:
-    """The addresses on which processes of a session listen."""
-    pids = {row.split()[0] for row in session(leader)}
-    listed = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
-    sockets = [row for row in listed.splitlines() if pids & {*re.findall(r"pid=(\d+)", row)}]
-    return {row.split()[3].rpartition(":")[0] for row in sockets}
+    """The addresses on which processes of a session listen; those of IPv6 as the kernel has it."""
+    pids = [row.split()[0] for row in session(leader)]
+    files = []
+    for pid in pids:
+        # Either may end meanwhile: the process, or what it has open.
+        with suppress(FileNotFoundError):
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    files.append(os.readlink(file))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = row.split()
+            if words[3] == LISTENS and f"socket:[{words[9]}]" in files:
+                address = words[1].partition(":")[0]
+                is_short = len(address) == 8
+                found.add(socket.inet_ntoa(bytes.fromhex(address)[::-1]) if is_short else address)
+    return found
 
 
 def nothing_stays_of(leader: int) -> bool:
