@@ -9,6 +9,7 @@ import pytest
 from lightning.pytorch import Callback, Trainer
 from several_fits import Case, Small, data, fits, fits_in_ranks
 from torch import Tensor
+from torch.nn import functional as F
 
 import onecurve
 from onecurve.errors import UserError
@@ -30,6 +31,13 @@ class OfTheStep(Small):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return super().loss(outputs, targets) * self.scale
+
+
+class OfItsTargets(Small):
+    """Has a loss of targets that its step reshapes, as in Lightning's example of fine-tuning."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(outputs, targets.flatten())
 
 
 class Signed(Small):
@@ -88,6 +96,6 @@ def test_another_loss_is_rejected_and_the_right_one_never_is() -> None:
 
 
 def test_so_is_a_loss_that_micro_batches_do_not_have() -> None:
-    line = r"OfTheStep.loss fails on outputs .* has no attribute 'scale'"
-    with pytest.raises(UserError, match=line):
-        onecurve.launch(fits, {"": case(OfTheStep, {"is_alone": True})}, devices=2)
+    for module, words in ((OfTheStep, "has no attribute 'scale'"), (OfItsTargets, "Target size")):
+        with pytest.raises(UserError, match=rf"\.loss fails on outputs .*{words}"):
+            onecurve.launch(fits, {"": case(module, {"is_alone": True})}, devices=2)
