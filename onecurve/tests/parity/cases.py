@@ -360,6 +360,7 @@ OF_OTHERS = {
     "a teacher whose weights are assigned after each step": other(
         others.AssignedTeacher, pipeline=rejected("for an average of weights")
     ),
+    "other weights for the validation, and those of before again": other(others.Shadowed),
     "a teacher that is assigned within the step": other(
         others.TeacherInStep, ddp=SOME_PARAMETERS, tensor=rejected(SHARDED), **OF_LAYERS
     ),

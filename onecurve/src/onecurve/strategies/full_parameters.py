@@ -13,6 +13,7 @@ Rejected: rows that are gathered to be taken (``weight[0] = 0``), because change
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -175,10 +176,27 @@ def sharded_data(strategy: str) -> Iterator[None]:
             )
         return taken
 
+    given: dict[int, list[ref[Tensor]]] = {}
+
+    def data(parameter: Any) -> Tensor:
+        made = _data(parameter)
+        if isinstance(parameter, nn.Parameter):
+            alive = [each for each in given.get(id(parameter), ()) if each() is not None]
+            given[id(parameter)] = [*alive, ref(made)]
+        return made
+
+    def assign(parameter: Any, value: Tensor) -> None:
+        for each in given.pop(id(parameter), ()):
+            if (before := each()) is not None:
+                # It keeps its values, for example while an average is in the weight's place.
+                local = local_shard(before)
+                local.data = local.clone()
+        _assign(parameter, value)
+
     handlers = {**dict.fromkeys(DRAWS, _draw), READ: _read, NORM: _norm}
     with ExitStack() as stack:
         stack.enter_context(operators_of_shards({**handlers, **dict.fromkeys(ROWS, rows)}))
-        stack.enter_context(replaced(DTensor, "data", property(_data, _assign)))
+        stack.enter_context(replaced(DTensor, "data", property(data, assign)))
         yield
 
 

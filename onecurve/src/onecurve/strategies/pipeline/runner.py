@@ -272,7 +272,7 @@ class Runner:
         try:
             with self.precision.forward_context():
                 loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, ValueError) as error:
             name = type(self.task).__name__
             raise UserError(
                 f"strategy=pipeline: {name}.loss fails on outputs of the network and targets of a "
