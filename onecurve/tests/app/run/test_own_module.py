@@ -151,6 +151,7 @@ def test_a_run_without_a_validation_has_no_best_weights(cli: Cli) -> None:
     rare = ("trainer.check_val_every_n_epoch=null", "trainer.val_check_interval=99")
     line = f"monitor=val_acc: there was no validation yet ({', '.join(rare)}), so no weights"
     assert line in cli(*typed, *rare).out
+    assert "use trainer.val_check_interval=2, or" in cli(*typed, "trainer.max_steps=2").out
 
 
 def test_names_without_a_slash_are_metrics_of_the_run(train: Cli) -> None:

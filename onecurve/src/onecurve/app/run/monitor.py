@@ -75,11 +75,10 @@ class MonitoredMetrics(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let a ReduceLROnPlateau on a validation metric step only in epochs with a validation."""
-        epochs = trainer.check_val_every_n_epoch or 1
         for each in trainer.lr_scheduler_configs:
             is_usual = each.interval == "epoch" and each.frequency == 1
             if each.reduce_on_plateau and is_usual and str(each.monitor).startswith("val"):
-                each.frequency = epochs
+                each.frequency = trainer.check_val_every_n_epoch or 1
         told = None if trainer.enable_validation else no_validation(trainer, self.cfg)
         if told and trainer.is_global_zero:
             say(told)
@@ -158,8 +157,11 @@ def no_validation(trainer: Trainer, cfg: DictConfig) -> str | None:
             "training, or use monitor=null"
         )
     every, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
+    use, batches = OFTEN, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+    if (every, interval) == (1, 1.0):  # the run ended in its first epoch
+        use = f"trainer.val_check_interval={batches}, or train longer"
     return (
         f"{waiting.named}: there was no validation yet (trainer.check_val_every_n_epoch="
         f"{every or 'null'}, trainer.val_check_interval={interval}), so no weights are the best; "
-        f"use {OFTEN}"
+        f"use {use}"
     )

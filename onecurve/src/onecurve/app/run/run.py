@@ -257,6 +257,5 @@ def _checkpoint_to_resume(cfg: DictConfig, context: "RunContext") -> Path | None
         # torchrun has its own limit.
         start = f"restart {number} of {most}" if number <= most else "started again"
         print(f"{start}: the ranks continue {where}")
-    if checkpoint:
-        return Path(checkpoint)
-    return Path(cfg.resume) if cfg.get("resume") is not None else None
+    path = checkpoint or cfg.get("resume")
+    return None if path is None else Path(path)
