@@ -10,9 +10,8 @@ import several_fits
 import stages
 from conftest import Refused, one_of_a_kind
 from gpu_check.tasks import small_tokens, small_transformer
-from zoo import data, tasks
 
-from onecurve import FSDP, Pipeline, Single, UserError, parity, torch_versions
+from onecurve import Pipeline, Single, UserError, parity, torch_versions
 from onecurve.errors import in_python
 from onecurve.torch_versions import too_old
 
@@ -49,7 +48,6 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]]
         small_transformer,
         small_tokens,
     ),
-    "strategy=fsdp with Rprop": (FSDP, partial(tasks.Optimized, "Rprop"), data.plain),
 }
 
 

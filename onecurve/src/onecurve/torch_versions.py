@@ -37,10 +37,6 @@ TABLE = {
     "manual_backward with sharded parameters of the task itself": Needs(
         (2, 13), "ends the process in the backward pass", "strategy=ddp"
     ),
-    # "aten.index_put_.default does not have a sharding strategy registered"
-    "strategy=fsdp with Rprop": Needs(
-        (2, 14), "cannot update shards by it", "another optimizer, such as AdamW, or strategy=ddp"
-    ),
 }
 
 

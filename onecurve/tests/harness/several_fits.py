@@ -18,7 +18,8 @@ from onecurve.machine import unchanged_environment
 # What a Trainer leaves in the environment of its process.
 LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
-"""A module, a strategy, and options of the Trainer. Or data=, which makes another loader."""
+"""A module, a strategy, and options of the Trainer. Or data=, which makes another loader;
+is_alone=, where not every rank may be refused, so that no case can follow."""
 
 
 STRATEGIES: dict[str, Any] = {
@@ -132,6 +133,7 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
     results: dict[Any, Any] = {}
     for name, (module, strategy, options) in cases.items():
         options = dict(options)
+        is_alone = options.pop("is_alone", False)
         loader = options.pop("data", data)()
         seed_everything(1, workers=True, verbose=False)  # as the commands do
         losses = Losses()
@@ -143,7 +145,7 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
             results[name] = losses.logged
         except Exception as error:
             refusal = user_error_behind(error)
-            if refusal is None:
+            if refusal is None or is_alone:
                 raise
             results[name] = str(refusal)
     return results

@@ -101,13 +101,6 @@ class LearningRateRangeTestOptions(Arguments):
     max_lr: float = Field(gt=0, description="The last one, unless the loss diverges earlier.")
     steps: int = Field(default=100, ge=20, description="Optimizer steps between the two.")
 
-    def refusals(self, run: Run, key: str) -> Iterator[str]:
-        if self.min_lr >= self.max_lr:
-            lowest, highest = run.get(f"{key}.min_lr"), run.get(f"{key}.max_lr")
-            yield (
-                f"{key}.min_lr={lowest}: must be below max_lr={highest}, such as {key}.min_lr=1e-6"
-            )
-
 
 class KatibMetricsOptions(Arguments):
     """Writes metrics for Katib's file collector, one JSON object per line."""

@@ -176,21 +176,21 @@ def sharded_data(strategy: str) -> Iterator[None]:
             )
         return taken
 
-    given: dict[int, list[ref[Tensor]]] = {}
+    read: dict[int, list[ref[Tensor]]] = {}
 
     def data(parameter: Any) -> Tensor:
-        made = _data(parameter)
+        value = _data(parameter)
         if isinstance(parameter, nn.Parameter):
-            alive = [each for each in given.get(id(parameter), ()) if each() is not None]
-            given[id(parameter)] = [*alive, ref(made)]
-        return made
+            alive = [each for each in read.get(id(parameter), ()) if each() is not None]
+            read[id(parameter)] = [*alive, ref(value)]
+        return value
 
     def assign(parameter: Any, value: Tensor) -> None:
-        for each in given.pop(id(parameter), ()):
-            if (before := each()) is not None:
-                # It keeps its values, for example while an average is in the weight's place.
-                local = local_shard(before)
-                local.data = local.clone()
+        # What was read keeps its values, for example while an average is in the weight's place.
+        for reference in read.pop(id(parameter), ()):
+            if (before := reference()) is not None:
+                before_shard = local_shard(before)
+                before_shard.data = before_shard.clone()
         _assign(parameter, value)
 
     handlers = {**dict.fromkeys(DRAWS, _draw), READ: _read, NORM: _norm}

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from ..errors import UserError
-
 # Modules that only hold others and are never called.
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
@@ -30,11 +28,8 @@ def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
         sequence: list[nn.Module] = list(layers)
     elif callable(layers):
         sequence = list(layers())
-        if wrong := [each for each in sequence if not isinstance(each, nn.Module)]:
-            raise UserError(
-                f"layers() of {type(module).__name__}: returns a {type(wrong[0]).__name__}; return "
-                "the modules themselves, such as [self.first, self.second], or name it differently"
-            )
+        if not all(isinstance(each, nn.Module) for each in sequence):
+            return None  # a method of that name for something else
     else:
         parents = [
             child for child in module.children() if next(child.parameters(), None) is not None

@@ -20,13 +20,12 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.optim import SGD, Optimizer, Rprop
+from torch.optim import SGD, Optimizer
 
 from ..batch.share import SharedLoader
 from ..compat.of_lightning import have_no_optimizer
 from ..compat.of_torch import hooked, tree_leaves
 from ..errors import UserError, in_short, of_the_project, say, some_of
-from ..torch_versions import require
 from .fsdp.sharding import is_sharded
 from .mesh.ranks import Ranks, are_alike
 from .mesh.sizes import Sizes
@@ -87,10 +86,8 @@ def reject_hooks(module: nn.Module, strategy: str) -> None:
 
 
 def reject_optimizers(optimizers: Iterable[Optimizer]) -> None:
-    """Reject optimizers that PyTorch, or an older one, computes wrongly on shards."""
+    """Reject optimizers that PyTorch computes wrongly on shards."""
     for optimizer in optimizers:
-        if isinstance(optimizer, Rprop):
-            require("strategy=fsdp with Rprop")
         parameters = (each for group in optimizer.param_groups for each in group["params"])
         # Others than SGD update the real view of a parameter, which of a shard is a copy.
         complex_shards = [p for p in parameters if isinstance(p, DTensor) and p.is_complex()]

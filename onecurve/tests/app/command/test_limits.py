@@ -18,7 +18,6 @@ from onecurve.app.command.schemas import of_model
 from onecurve.app.config import validate
 from onecurve.app.config.validate import of_target
 from onecurve.app.run.instantiate import validated
-from onecurve.callbacks.lr_finder import LearningRateRangeTest
 from onecurve.config_model import Words, existing, fields, text
 
 KEY = "callbacks.noise"
@@ -123,13 +122,6 @@ def test_a_script_gets_the_line_of_the_model(monkeypatch: pytest.MonkeyPatch) ->
         onecurve.StochasticWeightAveraging("x", lr=-1)
     with pytest.raises(TypeError, match="FSDP: got an unexpected keyword argument 'rap'"):
         onecurve.FSDP(rap="layer")  # type: ignore[call-arg]
-
-
-def test_values_may_be_of_other_kinds_that_mean_the_same(tmp_path: Path) -> None:
-    np = pytest.importorskip("numpy")
-    finder = LearningRateRangeTest(tmp_path / "lr.png", np.float32(1e-5), 1, steps=np.int64(30))
-    assert (finder.file, finder._num_training_steps) == (str(tmp_path / "lr.png"), 30)
-    assert onecurve.FSDP(wrap=("Linear",)).parallelisms[0].options.wrap == ["Linear"]
 
 
 WHOLE = Annotated[int, Field(ge=1)]

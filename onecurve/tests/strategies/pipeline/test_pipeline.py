@@ -5,10 +5,13 @@ Modules that it trains or rejects, and another loss from the first step on, are 
 
 from typing import Any
 
-from several_fits import Case, Small, data, fits_in_ranks
+import pytest
+from several_fits import Case, Small, data, fits, fits_in_ranks
 from torch import Tensor
+from torch.nn import functional as F
 
 import onecurve
+from onecurve.errors import UserError
 from onecurve.strategies.pipeline import limits
 
 
@@ -21,6 +24,13 @@ class MixedUp(Small):
             return super().of(batch)
         outputs = self(0.7 * inputs + 0.3 * inputs.flip(0))
         return 0.7 * self.loss(outputs, targets) + 0.3 * self.loss(outputs, targets.flip(0))
+
+
+class OfItsTargets(Small):
+    """Has a loss of targets that its step reshapes, as in Lightning's example of fine-tuning."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(outputs, targets.flatten())
 
 
 class Signed(Small):
@@ -60,6 +70,11 @@ def test_another_loss_is_rejected_and_the_right_one_never_is() -> None:
     for name in RIGHT:
         assert not isinstance(found[name], str), f"{name}: {found[name]}"
         assert len(found[name]["train/loss"]) == 6
+
+
+def test_so_is_a_loss_that_micro_batches_do_not_have() -> None:
+    with pytest.raises(UserError, match=r"\.loss fails on outputs .*Target size"):
+        onecurve.launch(fits, {"": case(OfItsTargets, {"is_alone": True})}, devices=2)
 
 
 def test_a_split_is_one_that_the_schedule_takes() -> None:
