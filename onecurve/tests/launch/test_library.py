@@ -135,6 +135,8 @@ def test_a_rank_that_fails_is_named_and_no_process_stays(tmp_path: Path) -> None
             os.kill(pid, 0)
     with pytest.raises(onecurve.UserError, match=r"^key=value: must be another$"):
         onecurve.launch(refuses)
+    with pytest.raises(onecurve.UserError, match=r"a rank cannot return a TextIOWrapper \(.*\);"):
+        onecurve.launch(open, os.devnull)
     with pytest.raises(onecurve.UserError, match=r"lambda.* cannot be sent to the ranks"):
         onecurve.launch(lambda: None)
 

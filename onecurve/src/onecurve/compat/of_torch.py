@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -197,9 +197,9 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
         entering = [node for node in nodes if node.op == "placeholder"]
         (leaving,) = next(node for node in nodes if node.op == "output").args
         parts = (entering, leaving[:number], leaving[number:])
-        compiled.append(
-            Compiled(*(tensor_leaves([_value_of(node) for node in part]) for part in parts))
-        )
+        # The fake tensors of nodes; a part may also have constants.
+        fakes = [[n.meta.get("val") for n in p if isinstance(n, torch.fx.Node)] for p in parts]
+        compiled.append(Compiled(*map(tensor_leaves, fakes)))
         return forward, backward
 
     def as_it_is(gm: Any, example_inputs: Any) -> Any:
@@ -210,18 +210,11 @@ def kept_by_compile(function: Callable[..., Any], *inputs: Any) -> Compiled | No
     return compiled[0] if compiled else None
 
 
-def _value_of(node: Any) -> Any:
-    """The fake tensor of a node of a graph; nothing of one that is no tensor, or a constant."""
-    return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-
-
 def recompiling(limit: int) -> AbstractContextManager[None]:
     """Raise the number of variants that `torch.compile` keeps per function to this limit."""
     config: Any = torch._dynamo.config
-    patched: AbstractContextManager[None] = config.patch(
-        recompile_limit=max(config.recompile_limit, limit)
-    )
-    return patched
+    most = max(config.recompile_limit, limit)
+    return cast(AbstractContextManager[None], config.patch(recompile_limit=most))
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:

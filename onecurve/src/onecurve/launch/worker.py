@@ -118,7 +118,15 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
         show_frames_of_the_project(error)  # the log has them
         raise
     # Other ranks return nothing: the agent would have to read their results from queues.
-    return result if rank == 0 or is_stopped(result) else None
+    result = result if rank == 0 or is_stopped(result) else None
+    try:
+        multiprocessing.reducer.ForkingPickler.dumps(result)  # else torchelastic hides why
+    except Exception as error:
+        raise UserError(
+            f"onecurve.launch: a rank cannot return a {type(result).__name__} ({error}); return "
+            "numbers or tensors, and save what was trained by trainer.save_checkpoint"
+        ) from None
+    return result
 
 
 def _begin(options: RankOptions) -> int:

@@ -243,6 +243,5 @@ def _is_tracked(tensor: Tensor) -> bool:
 
 def _is_gathered(rows: DTensor, shard: DTensor) -> bool:
     """Whether rows were gathered from other ranks: one with an empty shard answers alike."""
-    return [each.is_replicate() for each in rows.placements] != [
-        each.is_replicate() for each in shard.placements
-    ]
+    here, full = ([each.is_replicate() for each in one.placements] for one in (rows, shard))
+    return here != full
