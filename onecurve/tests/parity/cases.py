@@ -493,6 +493,10 @@ OF_OTHERS = {
         **cells(RANKS, rejected("which skips a batch in one process")),
         under=OTHERS,
     ),
+    "training loaders that a hook replaces": other(
+        others.ReplacesLoaders,
+        **cells(("single", *RANKS), rejected("a hook has replaced a loader")),
+    ),
     "hooks of parameters": other(others.ClampsByHooks, ddp=GRADIENTS, fsdp=HOOKS, tensor=HOOKS),
     "weights that are drawn once training begins, noise that is added to gradients": other(
         others.Drawn, **OF_ANOTHER

@@ -1069,6 +1069,13 @@ class ReadsBatches(Stranger):
         return super().training_step(batch | {"inputs": centred}, batch_idx)
 
 
+class ReplacesLoaders(Stranger):
+    """Puts loaders of its own into Lightning's loop, as masked diffusion models do."""
+
+    def on_train_start(self) -> None:
+        self.trainer.fit_loop._combined_loader.flattened = [loaders()[0]]  # type: ignore[union-attr]
+
+
 class Hooked(Stranger):
     def __init__(self) -> None:
         super().__init__(four)

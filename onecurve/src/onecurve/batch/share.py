@@ -263,6 +263,11 @@ class GlobalBatches:
             return GlobalBatch(position)
         loader, number = (0, trainer.fit_loop.batch_idx) if trainer.training else self._evaluated
         loaders = loaders_in_step(combined, loader)
+        if trainer.training and not all(isinstance(each, TrackedLoader) for each in loaders):
+            raise UserError(
+                "strategy: a hook has replaced a loader in trainer.fit_loop by one whose batches "
+                "are not shared, nor found again by a resume; let train_dataloader return it"
+            )
         shares = [each.share(number) for each in shared_in_step(loaders, number)]
         return GlobalBatch(position, number, loaders, shares)
 
