@@ -572,12 +572,6 @@ OF_OTHERS = {
         **only("fsdp", rejected("for another rank in on_train_epoch_end (others.py:")),
         settings=OF_ONE_RANK,
     ),
-    "torch.func": other(
-        others.Mapped,
-        ddp=SOME_PARAMETERS,
-        tensor=rejected(SHARDED),
-        pipeline=failed("an autograd.Function with functorch transforms"),
-    ),
     "BatchNorm of the global batch, which is one sample in the end": other(
         others.Normalized,
         trainer={"sync_batchnorm": True, "steps": 10, "limit_train_batches": 5},

@@ -1087,12 +1087,6 @@ class Hooked(Stranger):
         return loss + F.mse_loss(self.kept["made"], batch["labels"])
 
 
-class Mapped(Stranger):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        jacobian = torch.func.vmap(torch.func.jacrev(self.model))(batch["inputs"])
-        return jacobian.square().mean()
-
-
 class Graphs(Samples):
     """Each sample is a batch: nodes, and which of them are neighbours."""
 

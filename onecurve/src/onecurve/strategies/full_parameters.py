@@ -189,8 +189,7 @@ def sharded_data(strategy: str) -> Iterator[None]:
         # What was read keeps its values, for example while an average is in the weight's place.
         for reference in read.pop(id(parameter), ()):
             if (before := reference()) is not None:
-                before_shard = local_shard(before)
-                before_shard.data = before_shard.clone()
+                local_shard(before).data = local_shard(before).clone()
         _assign(parameter, value)
 
     handlers = {**dict.fromkeys(DRAWS, _draw), READ: _read, NORM: _norm}

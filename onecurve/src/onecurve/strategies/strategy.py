@@ -236,7 +236,7 @@ class OneCurve(CallbackAPI):
         if is_laid_out(task):
             reject_early_optimizers(task, self.optimizers, self.name)
         if self.ranks is not None:
-            reject_unordered(task, self.optimizers, self.ranks, self.name)
+            reject_unordered(task, self.optimizers, self.ranks)
         for axis in self.applied:
             axis.optimizers(self.optimizers)
 

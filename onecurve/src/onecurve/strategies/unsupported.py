@@ -126,19 +126,16 @@ def reject_early_optimizers(
             )
 
 
-def reject_unordered(
-    task: LightningModule, optimizers: Iterable[Optimizer], ranks: Ranks, strategy: str
-) -> None:
+def reject_unordered(task: nn.Module, optimizers: Iterable[Optimizer], ranks: Ranks) -> None:
     """Reject optimizers of parameters in another order on some ranks: states go by their place."""
     names = {parameter: name for name, parameter in task.named_parameters()}
     groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
     ordered = [names.get(parameter, "") for group in groups for parameter in group]
     if not are_alike(ordered, None, ranks.device):
         raise UserError(
-            f"strategy={strategy}: an optimizer of {type(task).__name__} has its parameters in "
-            "another order on some ranks, perhaps because configure_optimizers gives it a set, "
-            "whose order no resume knows either; give it a list, such as [p for p in "
-            "self.parameters() if p in chosen]"
+            f"strategy: an optimizer of {type(task).__name__} has its parameters in another order "
+            "on some ranks, perhaps from a set, whose order no resume knows either; give it a "
+            "list, such as [p for p in self.parameters() if p in chosen]"
         )
 
 
