@@ -78,7 +78,7 @@ def page(sweep: Path) -> Iterator[Any]:
         # As root, in a container, there is no sandbox to be had.
         options = ["--no-sandbox", "--disable-3d-apis"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page: Any = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.requests, page.complaints = [], []
         page.on("request", lambda request: page.requests.append(request.url))
         page.on("console", lambda message: page.complaints.append(message.text))
