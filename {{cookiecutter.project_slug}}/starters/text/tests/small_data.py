@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+SMALL = ("model.width=64", "model.depth=2", "model.heads=4", "data.context=64")
+# What a choice needs beside its name.
+NEEDS = {"experiment/gpt_gpu": (*SMALL, "data.train_bytes=20000", "compile_backend=eager")}
+
 
 def write_texts(folder: Path, count: int = 40) -> None:
     """Files of some words each, in two folders."""
