@@ -31,7 +31,7 @@ MISTAKES = {
         "experiment=segmentation data.held_out=[2000,1]": "cannot be split into a training part",
     },
     "text": {
-        "data=text data.root=nowhere": "data.root=nowhere: there is no such file; give a folder",
+        "data=text data.root=nowhere": "data.root=nowhere: no text in it; name a folder",
         "data=text data.root=empty": "data.root=empty: no text in it",
         "data=text data.root=binary strategy=ddp": "data.root=binary: no text in it",
         "data=text data.root=short": "data.root=short: 26 bytes of training text in 1 files, and a",
