@@ -40,7 +40,7 @@ MISTAKES = {
         "model=gpt model.context=32": "model.context=32: must be at least data.context=64",
     },
     "huggingface": {
-        "data=text_blocks data.root=nowhere": "data.root=nowhere: there is no such file",
+        "data=text_blocks data.root=nowhere": "data.root=nowhere: no text in it",
         "data=text_blocks data.block_size=0": "data.block_size=0: must be a whole number from 1",
         "task=text_classification": "task: classifies, but the data have no classes",
         "data=snippets": "task: predicts the next token, but the data have classes",
@@ -50,7 +50,7 @@ MISTAKES = {
         "data=text_blocks data.tokenizer=none": "data.tokenizer=none: cannot be loaded",
         "model=gpt2_tiny data.block_size=257": "data.block_size=257: the model knows 256 positions",
         "model=llama_tiny model.dtype=int8": "model.dtype=int8: must be one of float32",
-        "callbacks=save_pretrained checkpoint.format=sharded": "save_pretrained: saves full",
+        "+callbacks=save_pretrained checkpoint.format=sharded": "save_pretrained: saves full",
     },
     "diffusion": {
         "data=mnist": "use data=digits, which needs no download",

@@ -109,7 +109,7 @@ def test_command_runs(cli: Cli, project: Path, command: str) -> None:
 def test_the_cell_of_a_notebook_runs(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (cell,) = [each for each in blocks("python", ROOT / "docs/project.md") if "notebook" in each]
+    *_, cell = blocks("python", ROOT / "docs/project.md")
     saved = ["+callbacks=save_pretrained"] if "/pretrained" in cell else []
     run = cli("train.py", *TWO_STEPS, *saved).run.relative_to(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: plt.savefig("shown.png"))

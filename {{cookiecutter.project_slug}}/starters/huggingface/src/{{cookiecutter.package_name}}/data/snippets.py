@@ -113,7 +113,13 @@ class Snippets(Tokenized):
         return parts
 
     def _of_csv(self, file: str) -> Iterator[Snippet]:
-        with Path(file).expanduser().open(newline="", encoding="utf-8") as opened:
+        path = Path(file).expanduser()
+        if not path.is_file():
+            raise UserError(
+                f"data.csv={file}: there is no such file; name one with the columns text and "
+                "label, or leave data.csv out, for Python's own sources"
+            )
+        with path.open(newline="", encoding="utf-8") as opened:
             rows = DictReader(opened)
             if missing := {"text", "label"} - set(rows.fieldnames or ()):
                 raise UserError(
