@@ -85,7 +85,7 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 	  $(MAKE) bake STARTER=$$starter && $(MAKE) -C $(PROJECT) test VENV=../../.venv || exit 1; \
 	done; $(MAKE) bake
 
-test-library: .venv/installed ## run only the library's tests; make test-library ARGS=tests/strategies/tensor
+test-library: .venv/installed ## run only the library's tests; make test-library ARGS=tests/strategies/fsdp
 	$(IN_LIBRARY) pytest --numprocesses 2 --dist worksteal -m 'not long' $(ARGS)
 
 test-storage: bake ## run the tests of checkpoints in object storage, with a local server

@@ -158,8 +158,8 @@ class OneCurve(CallbackAPI):
         self._steps.set_up(self.applied)
         watches = self.ranks is not None and not task.automatic_optimization
         self._manual_backward = ManualBackward(task, self.name) if watches else None
-        apart = self.ranks if fits and self.data_parallel_size > 1 else None
-        self.drift = None if apart is None else Drift(task, self.name, apart)
+        ranks = self.ranks if fits and self.data_parallel_size > 1 else None
+        self.drift = None if ranks is None else Drift(task, self.name, ranks)
         for context in self._contexts(task):
             self._while_connected.enter_context(context)
         if fits:

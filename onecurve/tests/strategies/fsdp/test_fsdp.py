@@ -1,4 +1,4 @@
-"""What is sent or computed in 16 bits, how often, and what cannot be sharded."""
+"""strategy=fsdp, and axes like it: 16 bits, what cannot be sharded, what a step sends."""
 
 from collections import Counter
 from functools import partial
