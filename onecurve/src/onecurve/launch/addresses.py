@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 from ..errors import UserError
@@ -132,7 +133,8 @@ def _joined(agents: Any, host: str, name: str, deadline: float, late: str) -> An
         port = int(agents.get(PORT_OF_RANK_0)) if agents.check([PORT_OF_RANK_0]) else 0
         if port and _accepts_connections(host, port):
             with suppress(RuntimeError):
-                store = _store(host, port)
+                # Not the default of minutes: who has accepted may be about to end.
+                store = _store(host, port, timeout=timedelta(seconds=10))
                 # An earlier rank of this number was there: it is of an attempt that has failed.
                 joined.extend([store] if store.add(name, 1) == 1 else [])
         return bool(joined)

@@ -31,9 +31,7 @@ def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
         if not all(isinstance(each, nn.Module) for each in sequence):
             return None  # a method of that name for something else
     else:
-        parents = [
-            child for child in module.children() if next(child.parameters(), None) is not None
-        ]
+        parents = [each for each in module.children() if next(each.parameters(), None) is not None]
         if len(parents) != 1 or type(parents[0]) is not nn.Sequential:
             return None
         sequence = [parents[0]]
