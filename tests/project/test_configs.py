@@ -15,7 +15,7 @@ from onecurve.testing.runs import Cli
 # Further overrides that a choice needs; all others are tried with the defaults.
 NEEDS: dict[str, tuple[str, ...]] = getattr(small_data, "NEEDS", {})
 if STARTER == "segmentation":  # a U-Net of small images, without a linear layer
-    NEEDS |= dict.fromkeys(("model/lenet", "strategy/tensor"), ("experiment=multi_label",))
+    NEEDS = NEEDS | dict.fromkeys(("model/lenet", "strategy/tensor"), ("experiment=multi_label",))
 FILES = sorted(path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
 # For this machine only; git ignores them.
 FILES = [file for file in FILES if file.parts[0] != "local"]

@@ -4,7 +4,7 @@ Every command imports this module, so it imports neither torch nor Lightning bef
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,8 +185,8 @@ class Run:
         from .trainer import trainer_arguments, writes_csv
 
         # A Trainer takes one of them as well.
-        given = (callbacks, loggers)
-        callbacks, loggers = ([*e] if isinstance(e, Sequence) else [e] for e in given)
+        callbacks = [*callbacks] if isinstance(callbacks, Iterable) else [callbacks]
+        loggers = [*loggers] if isinstance(loggers, Iterable) else [loggers]
         if "resume" in self.cfg and not any(writes_csv(each, self.dir) for each in loggers):
             # All fits share one.
             written = [each for each in self._loggers if writes_csv(each, self.dir)]
